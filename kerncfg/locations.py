@@ -1,0 +1,23 @@
+"""Where the packaged `conf/` and `schemas/` are: beside the code if shipped, else in the checkout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["conf", "schemas"]
+
+
+def _folder(name: str) -> Path:
+    package = Path(__file__).resolve().parent
+    shipped = package / name
+    return shipped if shipped.is_dir() else package.parent / name
+
+
+def conf() -> Path:
+    """Return the folder of the packaged Hydra groups."""
+    return _folder("conf")
+
+
+def schemas() -> Path:
+    """Return the folder of the JSON schemas."""
+    return _folder("schemas")
