@@ -17,6 +17,7 @@ __all__ = [
     "IntegrityError",
     "Issue",
     "KerncfgError",
+    "KerncfgWarning",
     "LockError",
     "ResolutionError",
     "SourceError",
@@ -85,9 +86,7 @@ class LockError(KerncfgError):
 class ResolutionError(KerncfgError):
     """Names that may not fall back were left without a kernel; `reasons` holds every one."""
 
-    def __init__(
-        self, message: str, *, reasons: dict[str, list[str]] | None = None, hint: str | None = None
-    ) -> None:
+    def __init__(self, message: str, *, reasons: dict[str, list[str]] | None = None, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.reasons = reasons or {}
 
@@ -114,3 +113,7 @@ class ConflictError(ApplyError):
 
 class ContractError(ApplyError):
     """A kernel does not fit the layer it was chosen for."""
+
+
+class KerncfgWarning(UserWarning):
+    """Something that was asked for has no effect."""

@@ -1,0 +1,286 @@
+"""What people type, in Hydra's grammar.
+
+Below kerncfg's own nodes no `+` is needed, ranges and home folders stand bare, a name may hold a `/`, and a
+row or mapping given whole replaces what was there. What the command line and a file would read differently is
+refused with the line to type.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+
+from kerncfg.compiler.reading import scalar
+from kerncfg.errors import ConfigError, Issue
+
+if TYPE_CHECKING:
+    from hydra.core.override_parser.types import Override
+
+__all__ = ["NODES", "combinations", "pieces", "read", "rewrite", "sweeping"]
+
+# The nodes of a composed document; `experiment` is a group only.
+NODES = ("enabled", "inherited", "kernels", "trust", "policy", "target", "model", "experiment")
+_MAPPINGS = ("kernels", "inherited")
+_OPTIONAL = ("model", "experiment")  # nodes that a plan does without
+
+_FORM = re.compile(r"(?P<sign>~|\+{0,2})(?P<key>[^=\s]*?)\s*(?:=(?P<value>.*))?", re.DOTALL)
+_RANGE_GOES_ON = re.compile(r"\s*(>=|<=|==|!=|~=|<|>)")
+_CHOICE = re.compile(r"\s*choice\((?P<inside>.*)\)\s*", re.DOTALL)
+_OPEN, _CLOSE = "[{(", "]})"
+
+
+def rewrite(arguments: Sequence[str]) -> list[str]:
+    """Return overrides in Hydra's grammar; one may become several, and rewriting them again changes nothing.
+
+    Raises:
+        ConfigError: Arguments that cannot be read; it holds every one of them, with the line to type.
+    """
+    lines: list[str] = []
+    issues: list[Issue] = []
+    for argument in arguments:
+        try:
+            lines += _rewritten(argument)
+        except ConfigError as error:
+            issues += error.issues
+    if issues:
+        raise ConfigError(issues)
+    return lines
+
+
+def read(line: str) -> Override:
+    """Return one override of Hydra's grammar as Hydra reads it.
+
+    Raises:
+        HydraException: It is not one.
+    """
+    return OverridesParser.create().parse_override(line)
+
+
+def sweeping(line: str) -> bool:
+    """Say whether a rewritten override has several values, to be run one after the other."""
+    return bool(read(line).is_sweep_override())
+
+
+def combinations(arguments: Sequence[str]) -> Iterator[list[str]]:
+    """Yield the overrides of every run of a sweep, in the order in which Hydra's own sweeper starts them.
+
+    A sweep that only Hydra can spell out (`glob`, `interval`) is left out of them.
+
+    Raises:
+        ConfigError: As `rewrite`.
+    """
+    choices: list[list[str]] = []
+    for line in rewrite(arguments):
+        override = read(line)
+        if not override.is_sweep_override():
+            choices.append([line])
+        elif override.is_discrete_sweep() and "glob(" not in line:
+            key = override.get_key_element()
+            choices.append([f"{key}={value}" for value in override.sweep_string_iterator()])
+        else:
+            choices.append([])
+    for words in itertools.product(*(choice or [""] for choice in choices)):
+        yield [word for word in words if word]
+
+
+def pieces(value: str) -> list[str]:
+    """Split a value at its top-level commas; a comma before a comparison belongs to a range."""
+    found: list[str] = []
+    start = depth = 0
+    quote = ""
+    for index, char in enumerate(value):
+        if quote:
+            quote = "" if char == quote and value[index - 1] != "\\" else quote
+        elif char in "'\"" and (depth or not value[start:index].strip()):
+            quote = char
+        elif char in _OPEN:
+            depth += 1
+        elif char in _CLOSE:
+            depth -= 1
+        elif char == "," and depth <= 0 and not _RANGE_GOES_ON.match(value, index + 1):
+            found.append(value[start:index])
+            start = index + 1
+    return [*found, value[start:]]
+
+
+def _rewritten(argument: str) -> list[str]:
+    form = _FORM.fullmatch(argument)
+    if form is None or not form["key"]:
+        raise _refused(argument, "is no override", "write key=value, or ~key to take something out")
+    sign, key, value = form["sign"], form["key"], form["value"]
+    node = re.split(r"[.@/]", key)[0]
+    if node not in NODES:
+        return [_foreign(argument, node)]
+    if sign == "~":
+        return _without(argument, key, value)
+    if value is None:
+        raise _refused(argument, "has no value", f"write {key}=VALUE, or ~{key} to take it out")
+    if key in ("inherited", "kernels@inherited"):
+        return _group(argument, "kernels@inherited", "inherited", value, bool(sign))
+    if "@" in key or node == "experiment" or (key == node and node != "enabled"):
+        return _group(argument, key, key, value, bool(sign))
+    parts = _parts(argument, key)
+    text = _value(argument, key, value)
+    replaces = sign == "" and node in _MAPPINGS and text.lstrip().startswith("{") and "/" not in key
+    return [*([f"++{'.'.join(parts)}=null"] if replaces else []), *_spelled(argument, parts, text)]
+
+
+def _foreign(argument: str, node: str) -> str:
+    """An override of what is not kerncfg's has to be in Hydra's grammar already."""
+    try:
+        read(argument)
+    except HydraException:
+        close = difflib.get_close_matches(node, NODES, n=1)
+        plain = "write key=value, with quotes around a value that holds commas, brackets or blanks"
+        raise _refused(argument, "is no override", f"did you mean {close[0]}?" if close else plain) from None
+    return argument
+
+
+def _without(argument: str, key: str, value: str | None) -> list[str]:
+    """Taking a row out means: back to what it was without one."""
+    parts = _parts(argument, key)
+    if value is not None:
+        raise _refused(argument, "has a value", f"write ~{key}")
+    if len(parts) == 1:
+        if key in ("kernels", "inherited", "kernels@inherited"):
+            return ["kernels=none" if key == "kernels" else "kernels@inherited=none"]
+        if key in _OPTIONAL:
+            return [argument]
+        raise _refused(argument, f"leaves no {key}, which is needed", f"choose another one: {key}=NAME")
+    if len(parts) == 2 and parts[0] in _MAPPINGS:
+        return _spelled(argument, parts, "inherited")
+    if "/" in parts[-1]:
+        return _spelled(argument, parts, "false")
+    return [_checked(argument, f"~{'.'.join(parts)}")]
+
+
+def _group(argument: str, group: str, node: str, value: str, adds: bool) -> list[str]:
+    """The choice of an option, or the whole node as a map that replaces a mapping unless it `adds`."""
+    text = value.strip()
+    if text in ("", "null") and group != "experiment":
+        empty = f"write {node}=none" if node in _MAPPINGS else f"choose one: {node}=NAME"
+        raise _refused(argument, "chooses nothing", empty)
+    if text == "null":
+        return ["~experiment"]
+    if text.startswith("{"):
+        if "@" in node or node == "experiment":
+            raise _refused(argument, "gives a map where an option is chosen", f"write {group}=NAME")
+        line = _checked(argument, f"++{node}={_value(argument, node, value)}")
+        emptied = {"kernels": ["kernels=none"], "inherited": ["kernels@inherited=none"], "model": ["~model"]}
+        return [*([] if adds else emptied.get(node, [])), line]
+    line = _checked(argument, f"{group}={value}")
+    chosen = read(line)
+    if not chosen.is_sweep_override() and not isinstance(chosen.value(), str | list):
+        raise _refused(argument, f"{text} is no option's name", f"write {group}=NAME")
+    return [line]
+
+
+def _parts(argument: str, key: str) -> list[str]:
+    """Split a key at its dots; from the part that holds a `/` on it is one name."""
+    before, slash, after = key.partition("/")
+    parts = before.split(".")
+    if slash:
+        parts[-1] += slash + after
+    if not all(parts):
+        raise _refused(argument, "has an empty part in its key", "write names with one dot between them")
+    return parts
+
+
+def _spelled(argument: str, parts: list[str], text: str) -> list[str]:
+    """A name that Hydra cannot address is put into a map."""
+    head, name = parts[:-1], parts[-1]
+    if "/" not in name:
+        return [_checked(argument, f"++{'.'.join(parts)}={text}")]
+    values = ",".join(f"{{{name}:{piece.strip()}}}" for piece in pieces(text))
+    return [_checked(argument, f"++{'.'.join(head)}={values}")]
+
+
+def _value(argument: str, key: str, value: str) -> str:
+    """Return a value as Hydra can read it; each piece of a sweep by itself."""
+    choice = _CHOICE.fullmatch(value)
+    # Hydra loses the quotes inside choice(); a plain list of values means the same and keeps them.
+    found = pieces(choice["inside"] if choice else value)
+    return ",".join(_piece(argument, key, piece) for piece in found)
+
+
+def _piece(argument: str, key: str, piece: str) -> str:
+    text = piece.strip()
+    try:
+        parsed = read(f"k={piece}")
+    except HydraException:
+        if text[:1] in ("[", "{", "'", '"') or re.match(r"\w+\(", text):
+            hint = f"quote the texts inside, as in {key}={_example(text)}"
+            raise _refused(argument, f"cannot read {text}", hint) from None
+        found: Any = text
+        piece = "'" + text.replace("\\'", "\\\\'").replace("'", "\\'") + "'"
+    else:
+        if parsed.is_sweep_override():
+            return piece
+        found = parsed.value()
+    _same_as_yaml(argument, key, text, found)
+    return piece
+
+
+def _example(text: str) -> str:
+    listed = text.startswith("[")
+    return "[org/a:Name, 'org/b@>=2.0,<3.0:Name']" if listed else "{kernel: 'org/a@>=2.0,<3.0:Name'}"
+
+
+def _same_as_yaml(argument: str, key: str, text: str, found: Any) -> None:
+    """Refuse what a file would read as another value than the command line does."""
+    for value in _texts(found):
+        plain = not isinstance(found, str) and f"'{value}'" not in text and f'"{value}"' not in text
+        if plain or (value == text and text[:1] not in ("'", '"')):
+            _differs(argument, key, value, value)
+    if isinstance(found, float | bool) or (found is None and text):
+        _differs(argument, key, text, found)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for child in value.values():
+            yield from _texts(child)
+    elif isinstance(value, list):
+        for child in value:
+            yield from _texts(child)
+
+
+def _differs(argument: str, key: str, text: str, found: Any) -> None:
+    try:
+        other = scalar(text)
+    except ValueError:
+        return  # a file needs quotes there and gives the same text with them
+    if text and (type(other), repr(other)) != (type(found), repr(found)):
+        here = "a text" if isinstance(found, str) else repr(found)
+        there = f"the text {other!r}" if isinstance(other, str) else repr(other)
+        quoted = text.replace("'", "\\'")
+        message = f"{text} is {here} on the command line, in a file it would be {there}"
+        raise _refused(argument, message, f"for the text write {key}=\"'{quoted}'\"" + _meant(key, other))
+
+
+def _meant(key: str, other: Any) -> str:
+    if isinstance(other, bool):
+        return f", for the other {key}={str(other).lower()}"
+    return f", for the number {key}={other!r}" if isinstance(other, int | float) else ""
+
+
+def _checked(argument: str, line: str) -> str:
+    try:
+        read(line)
+    except HydraException:
+        hint = "a key is names with dots between them; patterns, versions and ranges belong in values"
+        raise _refused(argument, "cannot be read", hint) from None
+    return line
+
+
+def _refused(argument: str, message: str, hint: str) -> ConfigError:
+    key = argument.lstrip("~+").partition("=")[0].strip()
+    return ConfigError([Issue(message=message, path=key, file=f"override: {argument}", hint=hint)])

@@ -1,0 +1,112 @@
+"""The reasons a candidate may be refused, each a function with its sentence; they are asked in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from packaging.specifiers import SpecifierSet
+
+from kerncfg.documents.config import ORIGINAL, Candidate, KernelRef, Trust
+from kerncfg.documents.lock import Build, Pin
+
+if TYPE_CHECKING:
+    from kerncfg.documents.target import Target
+    from kerncfg.documents.variant import Variant
+
+__all__ = ["CHECKS", "Check", "Request", "choose", "trusted"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What `resolve` is asked: a target, whose code may run, and whether Hub kernels are on at all."""
+
+    target: Target
+    trust: Trust
+    require_pin: bool = False
+    hub: bool = True
+
+
+Check = Callable[[Candidate, Pin, Request], str | None]
+
+
+def trusted(ref: KernelRef, trust: Trust) -> str | None:
+    """Return why nobody consented to run this code, naming the key that would, or `None`.
+
+    The same question is asked when a kernel is chosen and again when it is loaded.
+    """
+    if ref.scheme in ("original", "builtin"):
+        return None
+    if ref.scheme in ("path", "python"):
+        if ref.place in trust.local:
+            return None
+        cure = f"name it in a local file or an override, or pass trust=[{ref.place!r}]"
+        return f"{ref.place} was not named by you: {cure}"
+    publisher = ref.location.partition("/")[0]
+    if trust.allow_all_kernels or publisher in trust.publishers or ref.location in trust.repositories:
+        return None
+    return (
+        f"publisher {publisher} is not trusted: set trust.publishers.{publisher}=true, "
+        f"or trust.repositories.{ref.location}=true for this repository alone"
+    )
+
+
+def _untrusted(candidate: Candidate, pin: Pin, request: Request) -> str | None:
+    return None if candidate.trust_remote_code else trusted(candidate.ref, request.trust)
+
+
+def _hub_off(candidate: Candidate, pin: Pin, request: Request) -> str | None:
+    if candidate.ref.scheme == "hub" and not request.hub:
+        return "Hub kernels are switched off by USE_HUB_KERNELS"
+    return None
+
+
+def _unpinned(candidate: Candidate, pin: Pin, request: Request) -> str | None:
+    if request.require_pin and not candidate.ref.pinned:
+        at = candidate.ref.revision or candidate.ref.version or "nothing"
+        return f"policy.require_pin needs a commit of 40 digits, found {at}"
+    return None
+
+
+def _capability(candidate: Candidate, pin: Pin, request: Request) -> str | None:
+    return _outside("capability", candidate.conditions.capability, request.target.capability)
+
+
+def _torch(candidate: Candidate, pin: Pin, request: Request) -> str | None:
+    return _outside("torch", candidate.conditions.torch, request.target.torch)
+
+
+def _unreachable(candidate: Candidate, pin: Pin, request: Request) -> str | None:
+    return pin.reason
+
+
+def _no_build(candidate: Candidate, pin: Pin, request: Request) -> str | None:
+    if candidate.ref == ORIGINAL or choose(pin, request.target) is not None:
+        return None
+    variants = [build.variant for build in pin.builds if build.variant]
+    verdicts = "; ".join(f"{variant.name}: {variant.refusal(request.target)}" for variant in variants)
+    return f"no build fits: {verdicts}"
+
+
+CHECKS: Sequence[Check] = (_untrusted, _hub_off, _unpinned, _capability, _torch, _unreachable, _no_build)
+
+
+def choose(pin: Pin, target: Target) -> Build | None:
+    """Return the best of a pin's builds for the target, in whatever order they are listed."""
+    fitting = [build for build in pin.builds if not build.variant or build.variant.refusal(target) is None]
+    return max(fitting, key=lambda build: _rank(build.variant), default=None)
+
+
+def _rank(variant: Variant | None) -> tuple[bool, object]:
+    return (True, variant.rank()) if variant else (False, ())
+
+
+def _outside(what: str, wanted: str | None, found: str | None) -> str | None:
+    if wanted is None:
+        return None
+    if found is None:
+        return f"needs {what} {wanted}, the target has none"
+    if SpecifierSet(wanted).contains(found, prereleases=True):
+        return None
+    return f"needs {what} {wanted}, the target has {found}"

@@ -1,0 +1,231 @@
+"""YAML text to a tree.
+
+The types are those that Hydra gives the same text. What YAML would let pass in silence is refused here: a key
+twice, a key that YAML made a boolean or a number, a tag, aliases that expand without end.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kerncfg.compiler.tree import KeyPath, Node, spell
+from kerncfg.documents.config import Origin
+from kerncfg.errors import ConfigError, Issue
+
+__all__ = ["Place", "parse", "read", "scalar"]
+
+MAX_VALUES = 1_000_000  # what aliases may expand to: ten nested lists of ten aliases are more than memory holds
+
+
+@dataclass(slots=True)
+class Place:
+    """What a text is, for the origins of its values: `kind` and `name` as in `Origin`."""
+
+    kind: str
+    name: str
+    issues: list[Issue] = field(default_factory=list)
+
+    def fault(self, path: KeyPath, mark: yaml.Mark | None, message: str, hint: str | None = None) -> None:
+        """Note a fault at a place in the text."""
+        line, column = (mark.line + 1, mark.column + 1) if mark else (None, None)
+        self.issues.append(
+            Issue(message=message, path=spell(path), file=self.name, line=line, column=column, hint=hint)
+        )
+
+    def origin(self, mark: yaml.Mark | None, text: str | None = None) -> Origin:
+        """Return the origin of a value at a place in the text."""
+        line, column = (mark.line + 1, mark.column + 1) if mark else (None, None)
+        return Origin(kind=self.kind, place=self.name, line=line, column=column, text=text)
+
+
+_Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_TAG = "tag:yaml.org,2002:"
+_TYPED = {_TAG + name for name in ("null", "bool", "int", "float")}
+
+
+class _Loader(_Base):  # type: ignore[misc]
+    """PyYAML's safe loader with Hydra's types: `1e5` is a number, a date is text."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in rules if tag != _TAG + "timestamp"]
+    for first, rules in _Base.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(
+    _TAG + "float",
+    re.compile(r"[-+]?[0-9]+(_[0-9]+)*(\.[0-9_]*)?[eE][-+]?[0-9]+$"),
+    list("-+0123456789"),
+)
+_SCALARS = yaml.constructor.SafeConstructor()
+
+
+def scalar(text: str) -> Any:
+    """Return what YAML makes of a text that stands bare after a key.
+
+    Raises:
+        ValueError: It is not one scalar there.
+    """
+    try:
+        node: Any = yaml.compose(f"k: {text}", Loader=_Loader)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ValueError(text) from error
+    value = node.value[0][1] if isinstance(node, yaml.MappingNode) else None
+    if not isinstance(value, yaml.ScalarNode) or len(node.value) != 1:
+        raise ValueError(text)
+    if value.tag not in _TYPED:
+        return value.value
+    return _SCALARS.construct_object(value)
+
+
+def read(path: Path, place: Place) -> Node:
+    """Read a YAML file.
+
+    Raises:
+        ConfigError: It cannot be read; every fault is in the issues.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise ConfigError([Issue(message=f"cannot be read: {error.strerror}", file=place.name)]) from error
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        message = f"is not UTF-8: byte 0x{error.object[error.start]:02x} at position {error.start}"
+        hint = "save the file with the encoding UTF-8"
+        raise ConfigError([Issue(message=message, file=place.name, line=line, hint=hint)]) from error
+    return parse(text, place)
+
+
+def parse(text: str, place: Place) -> Node:
+    """Read YAML text whose top is a map, or nothing.
+
+    Raises:
+        ConfigError: The text is not that; every fault is in the issues.
+    """
+    try:
+        found: Any = yaml.compose(text, Loader=_Loader)
+        node = _Growth(place).node(found, ()) if found is not None else Node({}, place.origin(None))
+    except yaml.MarkedYAMLError as error:
+        raise _syntax(error, place) from error
+    except (yaml.YAMLError, RecursionError) as error:
+        deep = isinstance(error, RecursionError)
+        message = "is nested too deeply" if deep else f"is not YAML: {str(error).strip().partition(chr(10))[0]}"
+        raise ConfigError([Issue(message=message, file=place.name)]) from error
+    if node.value is None:
+        node = Node({}, node.origin)
+    if not isinstance(node.value, dict):
+        place.fault((), found.start_mark, "the file holds no map of keys", "write `key: value` lines")
+    if node.size > MAX_VALUES:
+        place.fault((), None, f"aliases expand to {node.size} values", "write the values out, or fewer aliases")
+    if place.issues:
+        raise ConfigError(place.issues)
+    return node
+
+
+class _Growth:
+    """From PyYAML's nodes to ours; an aliased node is converted once and shared."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.done: dict[int, Node] = {}
+        self.open: set[int] = set()
+
+    def node(self, node: yaml.Node, path: KeyPath) -> Node:
+        if (known := self.done.get(id(node))) is not None:
+            return known
+        if id(node) in self.open:
+            self.place.fault(path, node.start_mark, "an alias inside the value that it stands for")
+            return Node(None, self.place.origin(node.start_mark))
+        self.open.add(id(node))
+        if isinstance(node, yaml.MappingNode):
+            made = self.mapping(node, path)
+        elif isinstance(node, yaml.SequenceNode):
+            self.tagged(node, path, {"seq"})
+            children = [self.node(child, (*path, index)) for index, child in enumerate(node.value)]
+            size = 1 + sum(child.size for child in children)
+            made = Node(children, self.place.origin(node.start_mark), size=size)
+        else:
+            assert isinstance(node, yaml.ScalarNode)
+            made = Node(self.scalar(node, path), self.place.origin(node.start_mark, node.value))
+        self.open.discard(id(node))
+        self.done[id(node)] = made
+        return made
+
+    def tagged(self, node: yaml.Node, path: KeyPath, names: set[str]) -> None:
+        if node.tag.removeprefix(_TAG) not in names:
+            tag = node.tag.replace(_TAG, "!!")
+            self.place.fault(path, node.start_mark, f"the tag {tag} is not read here", "leave the tag out")
+
+    def scalar(self, node: yaml.ScalarNode, path: KeyPath) -> Any:
+        if node.tag not in _TYPED:
+            self.tagged(node, path, {"str", "value", "merge"})
+            return node.value
+        try:
+            return _SCALARS.construct_object(node)
+        except ValueError:
+            message = f"{node.value!r} is no {node.tag.removeprefix(_TAG)}"
+            self.place.fault(path, node.start_mark, message, f"for the text write '{node.value}'")
+            return None
+
+    def mapping(self, node: yaml.MappingNode, path: KeyPath) -> Node:
+        self.tagged(node, path, {"map"})
+        own: dict[str, Node] = {}
+        merged: dict[str, Node] = {}
+        for key, value in node.value:
+            if key.tag == _TAG + "merge":
+                for name, child in self.merged(value, path):
+                    merged.setdefault(name, child)
+                continue
+            name = self.name(key, path)
+            if name in own:
+                first, second = own[name].key, key.start_mark.line + 1
+                message = f"the key {name!r} stands twice: lines {first and first.line} and {second}"
+                hint = "keep one of them, or put both into one map"
+                self.place.fault((*path, name), key.start_mark, message, hint)
+            child = self.node(value, (*path, name))
+            own[name] = Node(child.value, child.origin, self.place.origin(key.start_mark, name), child.size)
+        children = {**{name: child for name, child in merged.items() if name not in own}, **own}
+        return Node(
+            children,
+            self.place.origin(node.start_mark),
+            size=1 + sum(child.size for child in children.values()),
+        )
+
+    def merged(self, value: yaml.Node, path: KeyPath) -> Iterable[tuple[str, Node]]:
+        sources = value.value if isinstance(value, yaml.SequenceNode) else [value]
+        for source in sources:
+            made = self.node(source, path)
+            if isinstance(made.value, dict):
+                yield from made.value.items()
+            else:
+                self.place.fault(path, source.start_mark, "`<<` needs a map, or a list of maps", "write `<<: *anchor`")
+
+    def name(self, key: yaml.Node, path: KeyPath) -> str:
+        if not isinstance(key, yaml.ScalarNode):
+            message = "a key must be text, not a map or a list"
+            self.place.fault(path, key.start_mark, message, "quote the key if its characters are meant")
+            return str(key.start_mark)
+        if key.tag in _TYPED:
+            kind = {"bool": "a boolean", "null": "null"}.get(key.tag.removeprefix(_TAG), "a number")
+            message = f"the key {key.value} is {kind} in YAML, a key must be text"
+            self.place.fault((*path, key.value), key.start_mark, message, f"write '{key.value}' with quotes")
+        return str(key.value)
+
+
+def _syntax(error: yaml.MarkedYAMLError, place: Place) -> ConfigError:
+    problem = error.problem or "cannot be read"
+    if "expected a single document" in f"{error.context} {problem}":
+        problem, hint = "two documents in one file", "keep one of the parts between the `---` lines"
+    elif "cannot start any token" in problem:
+        hint = "quote a text that starts with one of > @ * & ! % `, and indent with blanks"
+    elif "block scalar" in f"{error.context} {problem}" or "chomping" in problem:
+        hint = "a text that starts with > or | needs quotes, as in '>=2.0,<3.0'"
+    else:
+        hint = "quote a text that holds `: ` or ` #`, or that starts with a bracket or a sign"
+    place.fault((), error.problem_mark or error.context_mark, f"is not YAML: {problem}", hint)
+    return ConfigError(place.issues)

@@ -1,0 +1,184 @@
+"""Config, lock and request to a plan: for each name and mode the kernels that may run, and why no others.
+
+Pure: the same inputs give the same bytes. Names do not depend on each other, each is looked at alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from kerncfg.compiler.policy import CHECKS, Check, Request, choose
+from kerncfg.documents.config import ORIGINAL, Candidate, Config, Row
+from kerncfg.documents.lock import Lock, Pin
+from kerncfg.documents.plan import Bind, Choice, Keep, Kernel, ModePlan, Plan, Rejection, Step
+from kerncfg.documents.target import MODE_PREFERENCE, Mode
+from kerncfg.errors import ResolutionError
+
+__all__ = ["resolve"]
+
+Offered = list[tuple[Mode, Candidate]]
+
+_OFF_SWITCH = "kernels are switched off: enabled is false"
+
+
+def resolve(config: Config, lock: Lock, request: Request, *, checks: Sequence[Check] = CHECKS) -> Plan:
+    """Return the plan of a config for one target.
+
+    A reference that the lock does not hold is refused; `original` needs no lock.
+
+    Raises:
+        ResolutionError: Rows with `fallback: error` were left without a kernel; it carries every one of them.
+    """
+    steps, failures = [], {}
+    for name, row in sorted(config.rows.items()):
+        modes = {mode: _mode(row, mode, config.enabled, lock, request, checks) for mode in Mode}
+        step = _step(row, modes, config.enabled, request)
+        steps.append(step)
+        if config.enabled and (reasons := _failure(row, modes, request)):
+            failures[name] = reasons
+    if failures:
+        raise _unresolved(failures, config, request)
+    return Plan(
+        target=request.target,
+        steps=tuple(steps),
+        strict=config.policy.strict,
+        notes=config.notes,
+        trust=request.trust,
+    )
+
+
+def _mode(row: Row, mode: Mode, enabled: bool, lock: Lock, request: Request, checks: Sequence[Check]) -> ModePlan:
+    if not enabled:
+        return ModePlan(choices=(_original(_OFF_SWITCH),))
+    offered = _preference(row.at(request.target.device), mode)
+    choices: list[Choice] = []
+    rejected: list[Rejection] = []
+    for said, candidate in offered:
+        pin = _pin(candidate, lock)
+        reason = next((reason for check in checks if (reason := check(candidate, pin, request))), None)
+        if reason:
+            rejected.append(Rejection(reference=str(candidate.ref), reason=reason, origin=_text(candidate)))
+        elif candidate.ref == ORIGINAL:
+            choices.append(_written_original(candidate))
+        else:
+            choices.append(_choice(candidate, pin, said, mode, request))
+        if choices and choices[-1].final:
+            break  # nothing after an unconditional original can be reached
+    if not (choices and choices[-1].final) and _may_fall_back(row, offered):
+        choices.append(_original(_why_original(row, offered, mode, request)))
+    return ModePlan(choices=tuple(choices), rejected=tuple(rejected))
+
+
+def _pin(candidate: Candidate, lock: Lock) -> Pin:
+    unknown = None if candidate.ref == ORIGINAL else "the lock does not hold it"
+    return lock.pins.get(candidate.ref, Pin(ref=candidate.ref, reason=unknown))
+
+
+def _preference(modes: Mapping[Mode, tuple[Candidate, ...]], mode: Mode) -> Offered:
+    """Return the candidates for a mode, best first, each with the mode it was said for.
+
+    After the mode's own come the kernels of the modes that may serve it, so that one more candidate never
+    leaves less to run; but what the user said for a mode is not followed by what was inherited for another.
+    """
+    serving = [other for other in MODE_PREFERENCE[mode] if other in modes]
+    offered = [(serving[0], candidate) for candidate in modes[serving[0]]] if serving else []
+    own = any(not candidate.inherited for _, candidate in offered)
+    for other in serving[1:]:
+        skipped = {candidate for _, candidate in offered}
+        for candidate in modes[other]:
+            if candidate.ref != ORIGINAL and candidate not in skipped and not (own and candidate.inherited):
+                offered.append((other, candidate))
+    return offered
+
+
+def _choice(candidate: Candidate, pin: Pin, said: Mode, mode: Mode, request: Request) -> Choice:
+    build = choose(pin, request.target)
+    kernel = Kernel(
+        reference=candidate.ref,
+        commit=pin.commit,
+        variant=build.variant.name if build and build.variant else None,
+        digest=build.digest if build else None,
+    )
+    how = "inherited" if candidate.inherited else "chosen"
+    served = "" if said == mode else f", the row for {said} serves {mode}"
+    return Choice(
+        kernel=kernel,
+        conditions=candidate.conditions.residual(),
+        origin=_text(candidate),
+        reason=f"{how} for {request.target.device}{served}",
+    )
+
+
+def _written_original(candidate: Candidate) -> Choice:
+    by = "inherited" if candidate.inherited else "by you"
+    return Choice(
+        kernel=Kernel(reference=ORIGINAL),
+        conditions=candidate.conditions.residual(),
+        origin=_text(candidate),
+        reason=f"off, {by}",
+    )
+
+
+def _original(reason: str) -> Choice:
+    return Choice(kernel=Kernel(reference=ORIGINAL), origin=None, reason=reason)
+
+
+def _may_fall_back(row: Row, offered: Offered) -> bool:
+    """A row that names nothing for a mode leaves it alone; one that names something must say that it may."""
+    return row.fallback == "original" or not row.own or not offered
+
+
+def _why_original(row: Row, offered: Offered, mode: Mode, request: Request) -> str:
+    device = request.target.device
+    if offered:
+        return "fallback: the original where no kernel is left"
+    return f"the row names no kernel for {mode} on {device}" if row.at(device) else f"no row for {device}"
+
+
+def _failure(row: Row, modes: Mapping[Mode, ModePlan], request: Request) -> list[str]:
+    """Return why a row that may not fall back has nothing to run; empty if it has, or if it may."""
+    if row.fallback == "original" or not row.own:
+        return []
+    if not row.at(request.target.device):
+        devices = ", ".join(row.cells) or "nothing"
+        return [f"no row for {request.target.device}, found {devices}"]
+    left = [mode for mode, found in modes.items() if not found.choices]
+    rejected = [rejection for mode in left for rejection in modes[mode].rejected]
+    return list(dict.fromkeys(f"{rejection.reference}: {rejection.reason}" for rejection in rejected))
+
+
+def _step(row: Row, modes: Mapping[Mode, ModePlan], enabled: bool, request: Request) -> Step:
+    swaps = any(not choice.original for found in modes.values() for choice in found.choices)
+    first = modes[Mode.INFERENCE]
+    if swaps:
+        reason = "some mode runs a kernel"
+    elif not enabled:
+        reason = _OFF_SWITCH
+    elif any(found.rejected for found in modes.values()):
+        reason = "every candidate was refused"
+    else:
+        reason = first.choices[0].reason
+    return (Bind if swaps else Keep)(
+        name=row.name,
+        modes=modes,
+        match=row.match,
+        exclude=row.exclude,
+        fallback=row.fallback,
+        own=row.own,
+        reason=reason,
+    )
+
+
+def _unresolved(failures: dict[str, list[str]], config: Config, request: Request) -> ResolutionError:
+    lines = []
+    for name, reasons in failures.items():
+        origin = config.rows[name].origin
+        where = f"{origin}: " if origin else ""
+        lead = f"{where}kernels.{name}: no kernel for {request.target.device}"
+        lines += [f"{lead}: {reason}" for reason in reasons]
+    hint = "mend the rows, or let them fall back with `fallback: original`"
+    return ResolutionError("\n".join(lines), reasons=failures, hint=hint)
+
+
+def _text(candidate: Candidate) -> str | None:
+    return str(candidate.origin) if candidate.origin else None
