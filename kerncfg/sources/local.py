@@ -1,0 +1,267 @@
+"""Kernels from an importable package or from a folder in the Hub layout.
+
+Pinning reads files and never runs them: a module is found without importing its parents, and what it will run
+is known by the SHA-256 of its source files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.machinery import (
+    EXTENSION_SUFFIXES,
+    SOURCE_SUFFIXES,
+    ExtensionFileLoader,
+    FileFinder,
+    ModuleSpec,
+    SourceFileLoader,
+)
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kerncfg.documents.lock import Build, Pin
+from kerncfg.documents.variant import Variant
+from kerncfg.errors import IntegrityError, SourceError
+from kerncfg.sources import KernelCode
+
+if TYPE_CHECKING:
+    from types import CodeType, ModuleType
+
+    from kerncfg.documents.config import KernelRef
+    from kerncfg.documents.plan import Kernel
+
+__all__ = ["ModuleSource", "PathSource"]
+
+_BUNDLED = "kerncfg.kernels"
+_PREFIX = "_kerncfg_"  # of the modules that folders are imported as
+
+
+class ModuleSource:
+    """Kernels of an importable module, installed or kerncfg's own, which have no privilege over others."""
+
+    def pin(self, ref: KernelRef) -> Pin:
+        """Find the module on the search path and take the digest of its source; nothing is imported."""
+        spec = _find(_module_name(ref))
+        if spec is None or spec.origin is None:
+            return Pin(ref=ref, reason=f"no module {_module_name(ref)} on the search path")
+        return Pin(ref=ref, builds=(Build(variant=None, digest=_module_digest(spec)),))
+
+    def load(self, kernel: Kernel) -> KernelCode:
+        """Import the module and take the named class from its `layers`, or from the module itself."""
+        name = _module_name(kernel.reference)
+        spec = _find(name)
+        if spec is None or spec.origin is None:
+            message = f"{kernel.reference}: no module {name} on the search path"
+            raise SourceError(message, hint="install the package")
+        _check(kernel, _module_digest(spec))
+        with _importing(name, kernel.reference):
+            module = importlib.import_module(name)
+        return KernelCode(kernel=kernel, code=_named(module, kernel.reference))
+
+
+class PathSource:
+    """Kernels in a folder: `DIR/build/VARIANT`, `DIR/VARIANT`, or a build itself, with an `__init__.py`."""
+
+    def pin(self, ref: KernelRef) -> Pin:
+        """List the builds below the folder, each with the digest of its files."""
+        builds = tuple(
+            Build(variant=variant, digest=_digest(folder), requires=_requires(folder))
+            for variant, folder in _builds(Path(ref.location))
+        )
+        return Pin(ref=ref, builds=builds, reason=None if builds else _nothing_in(Path(ref.location)))
+
+    def load(self, kernel: Kernel) -> KernelCode:
+        """Import the build under a name of its own, so that two folders never share a module."""
+        root = Path(kernel.reference.location)
+        folders = {variant.name if variant else None: folder for variant, folder in _builds(root)}
+        folder = folders.get(kernel.variant)
+        if folder is None:
+            raise SourceError(f"{kernel.reference}: build {kernel.variant or root} is not there any more")
+        digest = _digest(folder)
+        _check(kernel, digest)
+        identity = f"{folder.resolve()} {digest}"
+        name = f"{_PREFIX}{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
+        module = sys.modules.get(name) or _import(name, folder, kernel.reference)
+        return KernelCode(kernel=kernel, code=_named(module, kernel.reference))
+
+
+def _module_name(ref: KernelRef) -> str:
+    return _BUNDLED if ref.scheme == "builtin" else ref.location
+
+
+def _find(name: str) -> ModuleSpec | None:
+    """Find a module's spec without importing its parents, which `importlib.util.find_spec` would."""
+    path = None
+    spec = None
+    parts = name.split(".")
+    for depth in range(1, len(parts) + 1):
+        if depth > 1 and path is None:
+            return None  # the parent is no package; without a path the finders would look at the top level
+        found = (_asked(finder, ".".join(parts[:depth]), path) for finder in sys.meta_path)
+        spec = next((spec for spec in found if spec is not None), None)
+        if spec is None:
+            return None
+        path = None if spec.submodule_search_locations is None else list(spec.submodule_search_locations)
+    return spec
+
+
+def _asked(finder: Any, name: str, path: list[str] | None) -> ModuleSpec | None:
+    found: ModuleSpec | None
+    try:
+        found = finder.find_spec(name, path)
+    except KeyError:  # a namespace within a namespace looks for its parent, which is not imported
+        found = finder.find_spec(name.rpartition(".")[2], path)
+    return found
+
+
+def _module_digest(spec: ModuleSpec) -> str:
+    """Take the digest of a package's folder, or of a module's one file."""
+    assert spec.origin is not None
+    origin = Path(spec.origin)
+    return _digest(origin.parent) if spec.submodule_search_locations else _digest_of([(origin.name, origin)])
+
+
+def _builds(root: Path) -> Iterator[tuple[Variant | None, Path]]:
+    """Yield the builds of a folder, looking where the Hub library looks: in it, below `build`, at itself."""
+    for parent in (root, root / "build"):
+        if parent.is_dir():
+            folders = sorted(folder for folder in parent.iterdir() if folder.is_dir())
+            found = [(variant, folder) for folder in folders if (variant := Variant.parse(folder.name))]
+            if found:
+                yield from found
+                return
+    if (root / "__init__.py").is_file():
+        yield None, root
+
+
+def _nothing_in(root: Path) -> str:
+    if not root.is_dir():
+        return f"no folder {root}"
+    places = f"{root}/VARIANT, {root}/build/VARIANT and {root / '__init__.py'}"
+    return f"no build in {root}: looked for {places}"
+
+
+def _files(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Yield what a build runs: every file but bytecode and what is hidden, such as a `.git`."""
+    for file in sorted(folder.rglob("*")):
+        inside = file.relative_to(folder)
+        hidden = any(part == "__pycache__" or part.startswith(".") for part in inside.parts)
+        if not hidden and file.suffix != ".pyc" and file.is_file():
+            yield inside.as_posix(), file
+
+
+def _digest(folder: Path) -> str:
+    return _digest_of(_files(folder))
+
+
+def _digest_of(files: Iterable[tuple[str, Path]]) -> str:
+    total = hashlib.sha256()
+    for name, file in files:
+        try:
+            content = hashlib.sha256(file.read_bytes()).hexdigest()
+        except OSError as error:
+            raise SourceError(f"{file} cannot be read: {error.strerror}") from error
+        total.update(f"{content}  {name}\n".encode())
+    return total.hexdigest()
+
+
+def _requires(folder: Path) -> tuple[str, ...]:
+    """Return the Python packages that a build's metadata names.
+
+    Raises:
+        SourceError: The metadata is no JSON map, or does not list them.
+    """
+    file = folder / "metadata.json"
+    if not file.is_file():
+        return ()
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise SourceError(f"{file} is no JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise SourceError(f"{file} holds a {type(data).__name__}, not a map")
+    names = data.get("python-depends", [])
+    if not isinstance(names, list):
+        raise SourceError(f"{file}: python-depends is a {type(names).__name__}, not a list")
+    return tuple(str(name) for name in names)
+
+
+def _check(kernel: Kernel, found: str) -> None:
+    if kernel.digest is not None and found != kernel.digest:
+        raise IntegrityError(
+            f"{kernel.reference}: the code has digest {found[:12]}, the plan says {kernel.digest[:12]}",
+            hint="the code changed after it was planned; plan again",
+        )
+
+
+class _SourceLoader(SourceFileLoader):
+    """Compiles the file that the digest was taken of; bytecode beside it is under no digest."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        code: CodeType = self.source_to_code(self.get_data(path), path)
+        return code
+
+
+class _Finder:
+    """Finds the submodules of folders that were imported: source and compiled libraries, never bytecode."""
+
+    @staticmethod
+    def find_spec(name: str, path: Sequence[str] | None, target: object = None) -> ModuleSpec | None:
+        if not name.startswith(_PREFIX) or not path:
+            return None
+        loaders = (ExtensionFileLoader, EXTENSION_SUFFIXES), (_SourceLoader, SOURCE_SUFFIXES)
+        found = FileFinder(path[0], *loaders).find_spec(name)
+        if found is None:  # the next finder would take bytecode
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return found
+
+
+def _import(name: str, folder: Path, ref: KernelRef) -> ModuleType:
+    file = folder / "__init__.py"
+    if not file.is_file():
+        raise SourceError(f"{ref}: no {file}", hint="a build is a Python package with an __init__.py")
+    if _Finder not in sys.meta_path:
+        sys.meta_path.insert(0, _Finder)
+    loader = _SourceLoader(name, str(file))
+    spec = importlib.util.spec_from_file_location(name, file, loader=loader, submodule_search_locations=[str(folder)])
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    with _importing(name, ref):
+        sys.modules[name] = module
+        loader.exec_module(module)
+    return module
+
+
+@contextmanager
+def _importing(name: str, ref: KernelRef) -> Iterator[None]:
+    """Import all of a kernel's package or nothing: a failure takes its new modules out of `sys.modules`."""
+    known = set(sys.modules)
+    try:
+        yield
+    except BaseException as error:
+        top = name.partition(".")[0]
+        root = name if top in known else top
+        for module in set(sys.modules) - known:
+            if module == root or module.startswith(f"{root}."):
+                del sys.modules[module]
+        if isinstance(error, Exception):
+            message = f"{ref} cannot be imported: {type(error).__name__}: {error}"
+            raise SourceError(message) from error
+        raise
+
+
+def _named(module: ModuleType, ref: KernelRef) -> Any:
+    """Return a kernel's class or function, from the module's `layers`, as the Hub has it, or from itself."""
+    layers = getattr(module, "layers", None)
+    for place in (layers, module):
+        found = getattr(place, str(ref.name), None)
+        if found is not None:
+            return found
+    have = ", ".join(name for name in dir(layers or module) if not name.startswith("_")) or "nothing"
+    raise SourceError(f"{ref}: no {ref.name!r} there; found {have}")
