@@ -18,7 +18,9 @@ from packaging.version import InvalidVersion, Version
 from kerncfg.documents.target import DEVICES, Target, canonical_device
 from kerncfg.errors import ConfigError, Issue
 
-__all__ = ["PROBES", "detect", "device_of"]
+__all__ = ["ON", "PROBES", "detect", "device_of", "hub_is_on"]
+
+ON = {"1", "ON", "YES", "TRUE"}  # what transformers takes for true in USE_HUB_KERNELS
 
 _CPUS = {"amd64": "x86_64", "arm64": "aarch64"}
 _VERSIONS = ("capability", "torch", "backend_version", "macos", "python")
@@ -65,6 +67,12 @@ def device_of(tensor_device: Any) -> str:
     kind = str(tensor_device.type)
     names = {device.torch: name for name, device in DEVICES.items() if name not in ("cuda", "rocm")}
     return names.get(kind, kind)
+
+
+def hub_is_on(environment: Mapping[str, str]) -> bool:
+    """Say whether kernels from the Hub may run here at all."""
+    value = environment.get("USE_HUB_KERNELS")
+    return value is None or value.upper() in ON
 
 
 def _present() -> str:

@@ -14,6 +14,21 @@ from kerncfg.errors import ConfigError, Issue
 __all__ = ["assign", "fault", "leaf", "near", "without"]
 
 _ROWS = ("kernels", "inherited")
+# Words that people use for keys that are called something else, where the nearest spelling misleads.
+_MEANT: dict[str, tuple[str, ...]] = {
+    "gpu": ("cuda", "rocm", "xpu"),
+    "nvidia": ("cuda",),
+    "amd": ("rocm",),
+    "hip": ("rocm",),
+    "intel": ("xpu",),
+    "eval": ("inference",),
+    "train": ("training",),
+    "repo": ("kernel",),
+    "repository": ("kernel",),
+    "bf16": ("bfloat16",),
+    "fp16": ("float16",),
+    "fp32": ("float32",),
+}
 _BESIDE_KERNEL = {"version", "revision", "capability", "torch", "dtype", "when", "trust_remote_code"}
 
 Lost = list[tuple[KeyPath, Origin]]
@@ -110,5 +125,11 @@ def fault(argument: str, message: str, hint: str | None = None) -> Issue:
 
 def near(name: str, known: Iterable[str]) -> str | None:
     """Return the question whether the nearest known name was meant."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f"did you mean {close[0]}?" if close else None
+    there = list(known)
+    meant = [word for word in _MEANT.get(name.lower(), ()) if word in there]
+    found = meant or difflib.get_close_matches(name.lower(), there, n=1, cutoff=0.6)
+    found = found or difflib.get_close_matches(name, there, n=1, cutoff=0.6)
+    if not found:
+        return None
+    *others, last = found
+    return f"did you mean {', '.join(others)} or {last}?" if others else f"did you mean {last}?"

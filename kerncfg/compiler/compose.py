@@ -162,9 +162,11 @@ class _Composition:
         def load_config(config_path: str) -> ConfigResult:
             file = folder / (config_path if config_path.endswith(".yaml") else f"{config_path}.yaml")
             place = _place(file)
-            node = self.files[config_path] = read_file(file, place)
-            with file.open(encoding="utf-8-sig") as text:
+            with file.open(encoding="utf-8-sig", errors="replace") as text:
                 header = _header(text.read(512), place)
+            if header.get("package") != "_global_":
+                place.prefix = tuple(config_path.split("/")[:-1])
+            node = self.files[config_path] = read_file(file, place)
             entries = node.value["defaults"].plain() if "defaults" in node.value else []
             _check_defaults(entries, node, place)
             config = OmegaConf.create({"defaults": entries or []})
@@ -270,8 +272,9 @@ def _check_defaults(entries: Any, node: Node, place: Place) -> None:
         return
     origins = Origins(node)
     if not isinstance(entries, list):
+        found = "a map" if isinstance(entries, dict) else repr(entries)
         hint = "write `defaults:` and `- group: option` lines"
-        raise ConfigError([origins.issue(("defaults",), "is no list", hint=hint)])
+        raise ConfigError([origins.issue(("defaults",), f"found {found}, expected a list", hint=hint)])
     issues = []
     for index, entry in enumerate(entries):
         values = list(entry.values()) if isinstance(entry, dict) else [entry]

@@ -18,6 +18,7 @@ __all__ = ["resolved"]
 
 _ENVIRONMENT = "oc.env"
 _MAY_HOLD_ENVIRONMENT = ("model",)
+_MISSING = re.compile(r"Interpolation key '(.+)' not found")
 _REFERENCE = re.compile(r"\$\{([^:{}]*)\}")
 
 
@@ -41,9 +42,8 @@ def resolved(root: Node) -> dict[str, Any]:
         try:
             values[path] = _value(config, path)
         except OmegaConfBaseException as error:
-            why = "" if _ENVIRONMENT in text else f": {str(error).partition(chr(10))[0]}"
-            hint = "write the full path of the value, such as ${kernels.RMSNorm.cuda}"
-            issues.append(origins.issue(path, f"{text} cannot be resolved{why}", hint=hint))
+            hint = "write the full path of a value, such as ${kernels.RMSNorm.cuda}"
+            issues.append(origins.issue(path, f"{text} {_why(text, error)}", hint=hint))
     if issues:
         raise ConfigError(issues)
     for path, value in values.items():
@@ -58,6 +58,15 @@ def _value(config: Any, path: KeyPath) -> Any:
     for part in path:
         config = config[part]
     return OmegaConf.to_container(config, resolve=True) if isinstance(config, Container) else config
+
+
+def _why(text: str, error: Exception) -> str:
+    """Say what is wrong with an interpolation; nothing of what the environment holds is in it."""
+    if _ENVIRONMENT in text:
+        return "cannot be resolved"
+    said = str(error).partition("\n")[0]
+    missing = _MISSING.search(said)
+    return f"leads nowhere: there is no {missing[1]}" if missing else f"cannot be resolved: {said}"
 
 
 def _unreadable(texts: dict[KeyPath, str], origins: Origins) -> list[Issue]:

@@ -27,7 +27,7 @@ from kerncfg.documents.config import (
     Row,
     Trust,
 )
-from kerncfg.documents.reference import absolute, parse_range
+from kerncfg.documents.reference import absolute, is_relative, parse_range
 from kerncfg.documents.target import MODE_PREFERENCE, Mode, canonical_device
 from kerncfg.errors import ConfigError, Issue
 
@@ -57,10 +57,9 @@ def normalise(document: Mapping[str, Any], *, origins: Origins | None = None, ba
     own = reader.rows(document["kernels"], "kernels")
     inherited = reader.rows(document["inherited"], "inherited")
     policy = reader.policy(document["policy"])
-    if document["kernels"].get("inherit_mapping") is False:
-        inherited = {}
+    inherit = document["kernels"].get("inherit_mapping") is not False
     names = sorted({*own, *inherited})
-    rows = {name: _merge(name, own.get(name), inherited.get(name), policy) for name in names}
+    rows = {name: _merge(name, own.get(name), inherited.get(name), policy, inherit) for name in names}
     trust = reader.trust(document["trust"])
     if reader.issues:
         raise ConfigError(reader.issues)
@@ -87,27 +86,33 @@ class _Said:
     origin: Any = None
 
 
-def _merge(name: str, own: _Said | None, inherited: _Said | None, policy: Policy) -> Row:
+def _merge(name: str, own: _Said | None, inherited: _Said | None, policy: Policy, inherit: bool) -> Row:
     said = own or _Said()
-    base = inherited if inherited is not None and said.inherit else _Said()
-    cells: dict[str, Modes] = {}
-    for device in dict.fromkeys([ANY, *base.cells, *said.cells]):
-        layers = [base.cells.get(ANY), base.cells.get(device), said.cells.get(ANY), said.cells.get(device)]
-        modes: Modes = {}
-        for layer in layers[::2] if device == ANY else layers:
-            modes = _over(modes, layer or {})
-        if modes and (device == ANY or modes != cells.get(ANY)):
-            cells[device] = modes
+    base = inherited if inherited is not None and said.inherit and inherit else _Said()
     exclude = base.exclude if said.exclude is None else said.exclude
     return Row(
         name=name,
-        cells=dict(sorted(cells.items())),
+        cells=_laid(base, said),
+        below=_laid(inherited, _Said()) if own and inherited else {},
         match=said.match or base.match,
         exclude=exclude or (),
         fallback=said.fallback or base.fallback or policy.fallback,
         own=own is not None,
         origin=said.origin or base.origin,
     )
+
+
+def _laid(base: _Said, said: _Said) -> dict[str, Modes]:
+    """Lay what is said over what is inherited, device by device."""
+    cells: dict[str, Modes] = {}
+    for device in dict.fromkeys([ANY, *base.cells, *said.cells]):
+        layers = [base.cells.get(ANY), base.cells.get(device), said.cells.get(ANY), said.cells.get(device)]
+        modes: Modes = {}
+        for layer in layers:
+            modes = _over(modes, layer or {})
+        if modes and (device == ANY or modes != cells.get(ANY)):
+            cells[device] = modes
+    return dict(sorted(cells.items()))
 
 
 def _over(below: Modes, above: Modes) -> Modes:
@@ -142,7 +147,7 @@ class _Reader:
 
     def row(self, value: Any, path: KeyPath) -> _Said:
         """Read one row in any of its forms."""
-        said = _Said(origin=self.origin(path))
+        said = _Said(origin=None if self.origins is None else self.origins.key(path))
         if not isinstance(value, Mapping):
             said.cells[ANY] = self.modes(value, path, {})
             return said
@@ -211,8 +216,13 @@ class _Reader:
         if ref and versions:
             ref = self.read(places[next(iter(versions))], ref.at, **versions)
         if ref and ref.scheme == "hub" and ref.name is None:
-            self.fault(place, f"{str(ref)!r}: no kernel name", f"write {ref}:Name")
+            self.fault(place, f"{str(ref)!r}: no kernel name, expected one after a ':'", f"write {ref}:Name")
         origin = self.origin(place)
+        if ref and ref.scheme == "path" and origin and "${" in (origin.text or "") and is_relative(ref.location):
+            message = (
+                f"{text!r} is a relative folder that came by {origin.text}, so no file says what it is relative to"
+            )
+            self.fault(place, message, "write the folder here as well, or in full where it is first said")
         if ref and ref.scheme == "path":
             start = Path(origin.place).absolute().parent if origin and origin.kind == "file" else self.base
             folder = self.read(place, absolute, ref.location, start)

@@ -32,6 +32,7 @@ _OPTIONAL = ("model", "experiment")  # nodes that a plan does without
 _FORM = re.compile(r"(?P<sign>~|\+{0,2})(?P<key>[^=\s]*?)\s*(?:=(?P<value>.*))?", re.DOTALL)
 _RANGE_GOES_ON = re.compile(r"\s*(>=|<=|==|!=|~=|<|>)")
 _CHOICE = re.compile(r"\s*choice\((?P<inside>.*)\)\s*", re.DOTALL)
+_NOT_IN_A_KEY = re.compile(r"[^\w./@-]")
 _OPEN, _CLOSE = "[{(", "]})"
 
 
@@ -120,7 +121,8 @@ def _rewritten(argument: str) -> list[str]:
     if sign == "~":
         return _without(argument, key, value)
     if value is None:
-        raise _refused(argument, "has no value", f"write {key}=VALUE, or ~{key} to take it out")
+        back = "go back to the inherited value" if node in _MAPPINGS else "take it out"
+        raise _refused(argument, "has no value", f"write {key}=VALUE, or ~{key} to {back}")
     if key in ("inherited", "kernels@inherited"):
         return _group(argument, "kernels@inherited", "inherited", value, bool(sign))
     if "@" in key or node == "experiment" or (key == node and node != "enabled"):
@@ -215,6 +217,8 @@ def _piece(argument: str, key: str, piece: str) -> str:
         parsed = read(f"k={piece}")
     except HydraException:
         if text[:1] in ("[", "{", "'", '"') or re.match(r"\w+\(", text):
+            if text[:1] in ("[", "{") and (closing := _unclosed(text)):
+                raise _refused(argument, f"the {text[0]} is not closed", f"write {key}={text}{closing}") from None
             hint = f"quote the texts inside, as in {key}={_example(text)}"
             raise _refused(argument, f"cannot read {text}", hint) from None
         found: Any = text
@@ -276,9 +280,29 @@ def _checked(argument: str, line: str) -> str:
     try:
         read(line)
     except HydraException:
-        hint = "a key is names with dots between them; patterns, versions and ranges belong in values"
-        raise _refused(argument, "cannot be read", hint) from None
+        found = _NOT_IN_A_KEY.search(argument.lstrip("~+").partition("=")[0])
+        message = (
+            f"{found[0]!r} cannot stand in a key, expected names with dots between them" if found else "is no override"
+        )
+        hint = "name the row, and say a pattern, version or range as a value, as in kernels.NAME.match.path='…'"
+        raise _refused(argument, message, hint) from None
     return line
+
+
+def _unclosed(text: str) -> str:
+    """Return the brackets that would close what a text leaves open."""
+    left: list[str] = []
+    quote = ""
+    for index, char in enumerate(text):
+        if quote:
+            quote = "" if char == quote and text[index - 1] != "\\" else quote
+        elif char in "'\"":
+            quote = char
+        elif char in _OPEN:
+            left.append(_CLOSE[_OPEN.index(char)])
+        elif left and char == left[-1]:
+            left.pop()
+    return "" if quote else "".join(reversed(left))
 
 
 def _refused(argument: str, message: str, hint: str) -> ConfigError:

@@ -25,17 +25,23 @@ MAX_VALUES = 1_000_000  # what aliases may expand to: ten nested lists of ten al
 
 @dataclass(slots=True)
 class Place:
-    """What a text is, for the origins of its values: `kind` and `name` as in `Origin`."""
+    """What a text is, for the origins of its values: `kind` and `name` as in `Origin`.
+
+    `prefix` is where its keys come to stand in the whole document, for messages.
+    """
 
     kind: str
     name: str
+    prefix: KeyPath = ()
     issues: list[Issue] = field(default_factory=list)
 
     def fault(self, path: KeyPath, mark: yaml.Mark | None, message: str, hint: str | None = None) -> None:
         """Note a fault at a place in the text."""
         line, column = (mark.line + 1, mark.column + 1) if mark else (None, None)
         self.issues.append(
-            Issue(message=message, path=spell(path), file=self.name, line=line, column=column, hint=hint)
+            Issue(
+                message=message, path=spell((*self.prefix, *path)), file=self.name, line=line, column=column, hint=hint
+            )
         )
 
     def origin(self, mark: yaml.Mark | None, text: str | None = None) -> Origin:
@@ -94,10 +100,7 @@ def read(path: Path, place: Place) -> Node:
     except OSError as error:
         raise ConfigError([Issue(message=f"cannot be read: {error.strerror}", file=place.name)]) from error
     except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        message = f"is not UTF-8: byte 0x{error.object[error.start]:02x} at position {error.start}"
-        hint = "save the file with the encoding UTF-8"
-        raise ConfigError([Issue(message=message, file=place.name, line=line, hint=hint)]) from error
+        raise _undecoded(error, place) from error
     return parse(text, place)
 
 
@@ -111,7 +114,7 @@ def parse(text: str, place: Place) -> Node:
         found: Any = yaml.compose(text, Loader=_Loader)
         node = _Growth(place).node(found, ()) if found is not None else Node({}, place.origin(None))
     except yaml.MarkedYAMLError as error:
-        raise _syntax(error, place) from error
+        raise _syntax(error, text, place) from error
     except (yaml.YAMLError, RecursionError) as error:
         deep = isinstance(error, RecursionError)
         message = "is nested too deeply" if deep else f"is not YAML: {str(error).strip().partition(chr(10))[0]}"
@@ -119,7 +122,8 @@ def parse(text: str, place: Place) -> Node:
     if node.value is None:
         node = Node({}, node.origin)
     if not isinstance(node.value, dict):
-        place.fault((), found.start_mark, "the file holds no map of keys", "write `key: value` lines")
+        holds = "a list" if isinstance(node.value, list) else "one value"
+        place.fault((), found.start_mark, f"the file holds {holds}, expected a map", "write `key: value` lines")
     if node.size > MAX_VALUES:
         place.fault((), None, f"aliases expand to {node.size} values", "write the values out, or fewer aliases")
     if place.issues:
@@ -159,7 +163,9 @@ class _Growth:
     def tagged(self, node: yaml.Node, path: KeyPath, names: set[str]) -> None:
         if node.tag.removeprefix(_TAG) not in names:
             tag = node.tag.replace(_TAG, "!!")
-            self.place.fault(path, node.start_mark, f"the tag {tag} is not read here", "leave the tag out")
+            self.place.fault(
+                path, node.start_mark, f"the tag {tag} is not read here, expected plain YAML", "leave the tag out"
+            )
 
     def scalar(self, node: yaml.ScalarNode, path: KeyPath) -> Any:
         if node.tag not in _TYPED:
@@ -212,20 +218,42 @@ class _Growth:
             return str(key.start_mark)
         if key.tag in _TYPED:
             kind = {"bool": "a boolean", "null": "null"}.get(key.tag.removeprefix(_TAG), "a number")
-            message = f"the key {key.value} is {kind} in YAML, a key must be text"
+            message = f"the key {key.value} is {kind} in YAML, expected text"
             self.place.fault((*path, key.value), key.start_mark, message, f"write '{key.value}' with quotes")
         return str(key.value)
 
 
-def _syntax(error: yaml.MarkedYAMLError, place: Place) -> ConfigError:
+def _undecoded(error: UnicodeDecodeError, place: Place) -> ConfigError:
+    before = error.object[: error.start]
+    line, column = before.count(b"\n") + 1, len(before.rpartition(b"\n")[2].decode("utf-8-sig")) + 1
+    message = f"the byte 0x{error.object[error.start]:02x} is not UTF-8"
+    if error.object.startswith((b"\xff\xfe", b"\xfe\xff")):
+        message = "is UTF-16, expected UTF-8"
+    hint = "save the file with the encoding UTF-8"
+    return ConfigError([Issue(message=message, file=place.name, line=line, column=column, hint=hint)])
+
+
+def _line(text: str, mark: yaml.Mark | None) -> str:
+    lines = text.splitlines()
+    return lines[mark.line] if mark and mark.line < len(lines) else ""
+
+
+def _syntax(error: yaml.MarkedYAMLError, text: str, place: Place) -> ConfigError:
     problem = error.problem or "cannot be read"
-    if "expected a single document" in f"{error.context} {problem}":
+    mark = error.problem_mark or error.context_mark
+    before = _line(text, mark)[: mark.column + 1 if mark else 0]
+    if "\t" in before:
+        problem, hint = "a tab where a key or value starts", "indent with blanks"
+    elif "expected a single document" in f"{error.context} {problem}":
         problem, hint = "two documents in one file", "keep one of the parts between the `---` lines"
     elif "cannot start any token" in problem:
         hint = "quote a text that starts with one of > @ * & ! % `, and indent with blanks"
     elif "block scalar" in f"{error.context} {problem}" or "chomping" in problem:
-        hint = "a text that starts with > or | needs quotes, as in '>=2.0,<3.0'"
+        sign = next((char for char in reversed(before) if char in ">|"), ">")
+        problem = f"{sign} starts a block of text here"
+        hint = "quote a text that starts with > or |, as in '>=2.0,<3.0'"
     else:
         hint = "quote a text that holds `: ` or ` #`, or that starts with a bracket or a sign"
-    place.fault((), error.problem_mark or error.context_mark, f"is not YAML: {problem}", hint)
+    place.prefix = ()  # no key of the file could be read
+    place.fault((), mark, f"is not YAML: {problem}", hint)
     return ConfigError(place.issues)

@@ -5,7 +5,7 @@ Pure: the same inputs give the same bytes. Names do not depend on each other, ea
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from kerncfg.compiler.policy import CHECKS, Check, Request, choose
 from kerncfg.documents.config import ORIGINAL, Candidate, Config, Row
@@ -48,16 +48,20 @@ def resolve(config: Config, lock: Lock, request: Request, *, checks: Sequence[Ch
 
 
 def _mode(row: Row, mode: Mode, enabled: bool, lock: Lock, request: Request, checks: Sequence[Check]) -> ModePlan:
-    if not enabled:
-        return ModePlan(choices=(_original(_OFF_SWITCH),))
     offered = _preference(row.at(request.target.device), mode)
+    if not enabled:
+        return ModePlan(
+            choices=(_original(_OFF_SWITCH),),
+            unreached=tuple(_rejection(candidate, _OFF_SWITCH) for _, candidate in offered),
+        )
     choices: list[Choice] = []
     rejected: list[Rejection] = []
-    for said, candidate in offered:
+    asked = 0
+    for asked, (said, candidate) in enumerate(offered, 1):  # noqa: B007 - how far it came is used below
         pin = _pin(candidate, lock)
         reason = next((reason for check in checks if (reason := check(candidate, pin, request))), None)
         if reason:
-            rejected.append(Rejection(reference=str(candidate.ref), reason=reason, origin=_text(candidate)))
+            rejected.append(_rejection(candidate, reason))
         elif candidate.ref == ORIGINAL:
             choices.append(_written_original(candidate))
         else:
@@ -66,7 +70,24 @@ def _mode(row: Row, mode: Mode, enabled: bool, lock: Lock, request: Request, che
             break  # nothing after an unconditional original can be reached
     if not (choices and choices[-1].final) and _may_fall_back(row, offered):
         choices.append(_original(_why_original(row, offered, mode, request)))
-    return ModePlan(choices=tuple(choices), rejected=tuple(rejected))
+    unreached = tuple(_unreached(row, mode, offered, asked, request))
+    return ModePlan(choices=tuple(choices), rejected=tuple(rejected), unreached=unreached)
+
+
+def _unreached(row: Row, mode: Mode, offered: Offered, asked: int, request: Request) -> Iterator[Rejection]:
+    """Yield what nothing was asked about: what stands behind an unconditional original, and what is replaced."""
+    for _, candidate in offered[asked:]:
+        yield _rejection(candidate, "the original stands before it" + _said_at(offered[asked - 1][1]))
+    own = next((candidate for _, candidate in offered if not candidate.inherited), None)
+    kept = {candidate for _, candidate in offered}
+    for _, candidate in _preference(row.below_at(request.target.device), mode):
+        if candidate not in kept:
+            replaced = f"replaced by your {own.ref}{_said_at(own)}" if own else "the row takes nothing inherited"
+            yield _rejection(candidate, replaced)
+
+
+def _rejection(candidate: Candidate, reason: str) -> Rejection:
+    return Rejection(reference=str(candidate.ref), reason=reason, origin=_text(candidate))
 
 
 def _pin(candidate: Candidate, lock: Lock) -> Pin:
@@ -178,6 +199,10 @@ def _unresolved(failures: dict[str, list[str]], config: Config, request: Request
         lines += [f"{lead}: {reason}" for reason in reasons]
     hint = "mend the rows, or let them fall back with `fallback: original`"
     return ResolutionError("\n".join(lines), reasons=failures, hint=hint)
+
+
+def _said_at(candidate: Candidate) -> str:
+    return f", said at {candidate.origin}" if candidate.origin else ""
 
 
 def _text(candidate: Candidate) -> str | None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jsonschema import Draft202012Validator
 
+from kerncfg.compiler.assign import near
 from kerncfg.compiler.compose import read_document
 from kerncfg.compiler.tree import KeyPath, Origins, spell
 from kerncfg.errors import ConfigError, Issue
@@ -27,7 +27,12 @@ _MODELINE = re.compile(r"yaml-language-server:.*?([\w-]+)\.schema\.json")
 _KINDS = {"string": "text", "object": "a map", "array": "a list", "boolean": "true or false", "null": "null"}
 _KINDS |= {"integer": "a whole number", "number": "a number"}
 _BOUNDS = {"minimum": "at least", "exclusiveMinimum": "more than", "maximum": "at most"}
-_TARGET = "`_target_` would call any Python code"
+_KIND: Mapping[type, str] = {dict: "map", list: "list"}
+_YES = {"true", "yes", "on", "y", "1"}
+_TARGET = "`_target_` is refused: kerncfg never builds objects from a configuration"
+_OF_MODEL = "for a model of your own write model={factory: 'python:package.module:function'}"
+_OF_KERNEL = "name a kernel, as in kernel: python:package.module:Name"
+_INSTEAD = {"kernels": _OF_KERNEL, "inherited": _OF_KERNEL, "model": _OF_MODEL}
 _DEFAULTS = "a defaults list belongs at the top of a file"
 _MISSING = "`???` stands where a value is due"
 
@@ -80,7 +85,7 @@ def _name_for(file: Path) -> str:
 
 
 class _Places:
-    """Where things in the document stand."""
+    """Where things in the document stand, and how their author wrote them."""
 
     def __init__(self, origins: Origins, prefix: KeyPath) -> None:
         self.origins = origins
@@ -89,20 +94,33 @@ class _Places:
     def issue(self, path: KeyPath, message: str, hint: str | None, *, key: bool = False) -> Issue:
         return self.origins.issue((*self.prefix, *path), message, hint=hint, key=key)
 
-    def words(self, path: KeyPath, value: Any) -> str:
-        """Return a value as its author wrote it."""
+    def typed(self, path: KeyPath) -> bool:
+        """Say whether a value was said by an override."""
         origin = self.origins.at((*self.prefix, *path))
-        if origin is not None and origin.text is not None:
-            return _short(origin.text)
-        return _short(value if isinstance(value, str) else json.dumps(value, default=str))
+        return origin is not None and origin.kind == "override"
 
-    def quoted(self, path: KeyPath, value: Any) -> str:
-        """Return the line that makes a text of a value."""
+    def words(self, path: KeyPath, value: Any) -> str:
+        """Return a value as its author wrote it; text is in quotes."""
+        if isinstance(value, Mapping | list):
+            return ("a map" if isinstance(value, Mapping) else "a list") if value else f"an empty {_KIND[type(value)]}"
+        if isinstance(value, str):
+            return f"'{_short(value)}'" if value else "an empty text"
         origin = self.origins.at((*self.prefix, *path))
-        words = self.words(path, value)
-        if origin is not None and origin.kind == "override":
-            return f"write {spell((*self.prefix, *path))}=\"'{words}'\""
-        return f'write "{words}" with quotes'
+        return _short(origin.text if origin and origin.text else json.dumps(value, default=str))
+
+    def line(self, path: KeyPath, text: str) -> str:
+        """Return what to write where a value stands, so that it becomes `text`."""
+        if self.typed(path):
+            return f"write {self.spelled(path)}={text}"
+        return f"write {path[-1]}: {text}" if path and isinstance(path[-1], str) else f"write {text}"
+
+    def spelled(self, path: KeyPath) -> str:
+        """Return a path as it is typed."""
+        return spell((*self.prefix, *path))
+
+    def quoted(self, path: KeyPath, words: str) -> str:
+        """Return how to write characters so that they stay text."""
+        return self.line(path, f"\"'{words}'\"" if self.typed(path) else f"'{words}'")
 
 
 @functools.cache
@@ -168,7 +186,10 @@ def _forbidden(
         for key, child in value.items():
             here = (*path, key)
             if key == "_target_":
-                yield here, places.issue(here, _TARGET, "take it out", key=True)
+                yield (
+                    here,
+                    places.issue(here, _TARGET, _INSTEAD.get(str((*places.prefix, *here)[0]), "take it out"), key=True),
+                )
             elif top and key == "defaults" and len(path) < 2:
                 yield here, places.issue(here, _DEFAULTS, "take it out", key=True)
             else:
@@ -186,11 +207,12 @@ def _sentences(error: ValidationError, places: _Places) -> Iterator[tuple[KeyPat
     rule: Any = error.schema
     value: Any = error.instance
     asked: Any = error.validator_value
-    expected = rule.get("expected") if isinstance(rule, Mapping) else None
+    cure: str | None = rule.get("cure")
+    found = places.words(path, value)
     if "propertyNames" in error.relative_schema_path:
-        here = (*path, value)
-        hint = (_near(value, asked) if error.validator == "enum" else None) or _expect(expected)
-        yield here, "key", places.issue(here, f"the key {_short(value)!r} cannot stand here", hint, key=True)
+        message = f"the key '{_short(value)}' cannot stand here, expected {rule['expected']}"
+        hint = (near(value, asked) if error.validator == "enum" else None) or cure
+        yield (*path, value), "key", places.issue((*path, value), message, hint, key=True)
         return
     match error.validator:
         case "additionalProperties":
@@ -200,54 +222,80 @@ def _sentences(error: ValidationError, places: _Places) -> Iterator[tuple[KeyPat
         case "required":
             for key in asked:
                 if key not in value:
-                    hint = _expect(expected) or f"say {spell((*places.prefix, *path, key))}"
+                    hint = cure or f"say {places.spelled((*path, key))}=VALUE"
                     yield path, f"required {key}", places.issue(path, f"`{key}` is missing", hint)
         case "type":
-            yield path, "type", _mistyped(places, path, value, asked, expected)
+            yield path, "type", _mistyped(places, path, value, rule)
         case "enum" | "const":
-            allowed = asked if error.validator == "enum" else [asked]
-            words = ", ".join("null" if item is None else str(item) for item in allowed)
-            message = f"found {places.words(path, value)}, expected one of {words}"
-            yield path, "enum", places.issue(path, message, _near(value, allowed))
+            allowed = [
+                "null" if item is None else str(item) for item in (asked if error.validator == "enum" else [asked])
+            ]
+            message = f"found {found}, expected one of {', '.join(allowed)}"
+            yield path, "enum", places.issue(path, message, near(str(value), allowed) or places.line(path, allowed[0]))
         case "minimum" | "exclusiveMinimum" | "maximum":
-            message = f"found {places.words(path, value)}, expected {_BOUNDS[error.validator]} {asked}"
-            yield path, "range", places.issue(path, message, None)
+            message = f"found {found}, expected {_BOUNDS[error.validator]} {asked}"
+            least = 1 if error.validator == "exclusiveMinimum" else asked
+            yield path, "range", places.issue(path, message, f"{places.line(path, str(least))}, for example")
         case "minItems" | "minProperties" | "minLength":
-            hint = _expect(expected) or "write a value, or take the key out"
-            yield path, "empty", places.issue(path, "is empty", hint)
+            message = f"found {found}, expected {rule.get('expected', 'a value')}"
+            yield path, "empty", places.issue(path, message, cure or "write a value, or take the key out")
         case "not":
-            yield path, "not", places.issue(path, f"expected {expected}", "take one of them out")
+            both = " and ".join(asked["required"])
+            yield path, "not", places.issue(path, f"found both {both}, expected one of them", cure)
         case _:
-            message = f"found {places.words(path, value)}, expected {expected or 'another form'}"
-            yield path, "form", places.issue(path, message, None)
+            wanted = rule.get("expected", "another form")
+            hint = cure or _compared(places, path, value, wanted) or f"write {wanted}"
+            yield path, "form", places.issue(path, f"found {found}, expected {wanted}", hint)
 
 
-def _mistyped(places: _Places, path: KeyPath, value: Any, kinds: Any, expected: str | None) -> Issue:
-    allowed = [kinds] if isinstance(kinds, str) else list(kinds)
-    wanted = expected or " or ".join(_KINDS[kind] for kind in allowed)
-    if isinstance(value, bool | int | float) and "string" in allowed:
+def _mistyped(places: _Places, path: KeyPath, value: Any, rule: Mapping[str, Any]) -> Issue:
+    allowed = [rule["type"]] if isinstance(rule["type"], str) else list(rule["type"])
+    wanted = rule.get("expected") or " or ".join(_KINDS[kind] for kind in allowed)
+    words = places.words(path, value)
+    scalar = isinstance(value, bool | int | float)
+    if scalar and "string" in allowed:
         kind = "a boolean" if isinstance(value, bool) else "a number"
-        words = places.words(path, value)
-        reads = "" if words == json.dumps(value, default=str) else f", {value!r}"
-        message = f"{words} is {kind} in YAML{reads}; expected {wanted}"
-        return places.issue(path, message, f"for the text, {places.quoted(path, value)}")
-    container = "a map" if isinstance(value, Mapping) else "a list" if isinstance(value, list) else None
-    found = container or places.words(path, value)
-    return places.issue(path, f"found {found}, expected {wanted}", None)
+        reads = "" if isinstance(value, bool) or words == json.dumps(value) else f" ({value!r})"
+        where = "" if places.typed(path) else " in YAML"
+        hint = _compared(places, path, value, wanted)
+        if not hint:
+            off = "for off write null; " if value is False and "null" in allowed else ""
+            hint = f"{off}for the text " * isinstance(value, bool) + places.quoted(path, words)
+        return places.issue(path, f"{words} is {kind}{where}{reads}, expected {wanted}", hint)
+    hint = rule.get("cure") or _instead(places, path, value, allowed, rule)
+    return places.issue(path, f"found {words}, expected {wanted}", hint)
+
+
+def _instead(places: _Places, path: KeyPath, value: Any, allowed: list[str], rule: Mapping[str, Any]) -> str:
+    """Return the line with a value of an allowed kind in the place of another, the nearest that can be told."""
+    if "array" in allowed and isinstance(value, str):
+        return places.line(path, f"[{value}]" if places.typed(path) else f"['{value}']")
+    if "boolean" in allowed:
+        return places.line(path, "true" if str(value).lower() in _YES else "false")
+    number = str(rule.get("minimum", 1))
+    example = {"integer": number, "number": number, "object": "{KEY: VALUE}", "array": "[VALUE]"}
+    return places.line(path, example.get(allowed[0], "TEXT"))
+
+
+def _compared(places: _Places, path: KeyPath, value: Any, wanted: str) -> str | None:
+    """Return the line that makes comparisons of a bare version, where comparisons are what is wanted."""
+    if "'>=2.0,<3.0'" in wanted and isinstance(value, bool):
+        return places.line(path, "3")
+    if ">=2.0,<3.0" not in wanted:
+        return None
+    words = value if isinstance(value, str) else places.words(path, value)
+    if path[-1] == "version" and words.isdigit():
+        return f"{places.line(path, words)} without quotes for the branch v{words}"
+    return places.quoted(path, f"=={words}") if re.fullmatch(r"[0-9]+(\.[0-9]+)*", words) else None
 
 
 def _unknown(places: _Places, path: KeyPath, key: str, known: list[str]) -> Issue:
-    hint = _near(key, known) or f"known are {', '.join(known)}"
-    return places.issue((*path, key), f"unknown key `{_short(key)}`", hint, key=True)
-
-
-def _expect(expected: str | None) -> str | None:
-    return f"write {expected}" if expected else None
-
-
-def _near(value: Any, known: Iterable[Any]) -> str | None:
-    close = difflib.get_close_matches(str(value), [str(item) for item in known], n=1, cutoff=0.6)
-    return f"did you mean {close[0]}?" if close else None
+    message = f"unknown key `{_short(key)}`"
+    hint = near(key, known) or f"known are {', '.join(known)}"
+    if key == "function" and path[-1:] == ("match",):
+        message = f"{message}: only layers are replaced, not functions"
+        hint = "match a layer by class, path, type or name"
+    return places.issue((*path, key), message, hint, key=True)
 
 
 def _short(text: str) -> str:

@@ -129,10 +129,12 @@ class Row:
     """What one name may run: for each device (or `any`) and mode, the candidates in order.
 
     `own` says that the user's `kernels` wrote some of it; devices and modes that are off hold `original`.
+    `below` is what the row would be without those, so that a plan can tell what they replaced.
     """
 
     name: str
     cells: Cells
+    below: Cells = field(default_factory=dict, compare=False)
     match: Match | None = None
     exclude: tuple[str, ...] = ()
     fallback: str
@@ -141,7 +143,11 @@ class Row:
 
     def at(self, device: str) -> Mapping[Mode, tuple[Candidate, ...]]:
         """Return the candidates of one device, by mode."""
-        return self.cells.get(device) or self.cells.get(ANY) or {}
+        return _at(self.cells, device)
+
+    def below_at(self, device: str) -> Mapping[Mode, tuple[Candidate, ...]]:
+        """Return the candidates that one device would have without the user's own rows, by mode."""
+        return _at(self.below, device)
 
     def candidates(self) -> Iterator[Candidate]:
         """Yield every candidate of every device and mode."""
@@ -228,12 +234,14 @@ class Config:
         }
 
 
+def _at(cells: Cells, device: str) -> Mapping[Mode, tuple[Candidate, ...]]:
+    return cells.get(device) or cells.get(ANY) or {}
+
+
 def _row_dict(row: Row, *, inherited: bool) -> dict[str, Any]:
     data: dict[str, Any] = {}
     for device, modes in row.cells.items():
-        said = {
-            mode.value: cell for mode, found in modes.items() if (cell := _cell(found, inherited=inherited))
-        }
+        said = {mode.value: cell for mode, found in modes.items() if (cell := _cell(found, inherited=inherited))}
         if said:
             cells = list(said.values())
             same = len(cells) == len(Mode) and all(cell == cells[0] for cell in cells)

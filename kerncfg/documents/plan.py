@@ -5,174 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
-from kerncfg.documents.config import KernelRef, Match, Trust
-from kerncfg.documents.target import Mode, Target
+from kerncfg.documents import table
+from kerncfg.documents.config import Trust
+from kerncfg.documents.difference import Difference, compare
+from kerncfg.documents.explanation import Explanation, explain
+from kerncfg.documents.step import Bind, Choice, Keep, Kernel, ModePlan, Rejection, Step
+from kerncfg.documents.target import Target
 from kerncfg.errors import IntegrityError, LockError
 
 __all__ = ["SCHEMA", "Bind", "Choice", "Keep", "Kernel", "ModePlan", "Plan", "Rejection", "Step"]
 
 SCHEMA = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kernel:
-    """One kernel exactly: the reference, and the commit, build and digest of the code behind it."""
-
-    reference: KernelRef
-    commit: str | None = None
-    variant: str | None = None
-    digest: str | None = None
-
-    def identity(self) -> list[str | None]:
-        """Return what is the same for all who run this code: a folder by its content, a tag by its commit."""
-        ref = self.reference
-        place = replace(ref, location="") if ref.scheme == "path" else ref
-        if self.commit:
-            place = replace(ref, revision=None, version=None)
-        return [f"{ref.scheme} {place}", self.commit, self.variant, self.digest]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """A kernel that was accepted, with the conditions that only a module can answer."""
-
-    kernel: Kernel
-    conditions: Mapping[str, Any] = field(default_factory=dict)
-    origin: str | None
-    reason: str
-
-    @property
-    def original(self) -> bool:
-        """Whether this is the model's own forward."""
-        return self.kernel.reference.scheme == "original"
-
-    @property
-    def final(self) -> bool:
-        """Whether nothing after this choice can be reached: the original, whatever the module."""
-        return self.original and not self.conditions
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the choice as plain data."""
-        return {
-            "reference": str(self.kernel.reference),
-            "commit": self.kernel.commit,
-            "variant": self.kernel.variant,
-            "digest": self.kernel.digest,
-            "conditions": dict(self.conditions),
-            "origin": self.origin,
-            "reason": self.reason,
-        }
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Build a choice from plain data."""
-        kernel = Kernel(
-            reference=KernelRef.parse(data["reference"]),
-            commit=data["commit"],
-            variant=data["variant"],
-            digest=data["digest"],
-        )
-        return cls(kernel=kernel, conditions=data["conditions"], origin=data["origin"], reason=data["reason"])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rejection:
-    """A candidate that was passed over, and why."""
-
-    reference: str
-    reason: str
-    origin: str | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the rejection as plain data."""
-        return {"reference": self.reference, "reason": self.reason, "origin": self.origin}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModePlan:
-    """What one mode runs: the accepted kernels in order, and those passed over."""
-
-    choices: tuple[Choice, ...]
-    rejected: tuple[Rejection, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """What happens to one name, in every mode. `own` tells the user's rows from inherited ones."""
-
-    kind: ClassVar[str]
-    name: str
-    modes: Mapping[Mode, ModePlan]
-    match: Match | None = None
-    exclude: tuple[str, ...] = ()
-    fallback: str
-    own: bool
-    reason: str
-
-    def kernels(self) -> set[Kernel]:
-        """Return every distinct kernel that some mode may run."""
-        choices = (choice for mode in self.modes.values() for choice in mode.choices)
-        return {choice.kernel for choice in choices if not choice.original}
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the step as plain data."""
-        return {
-            "name": self.name,
-            "kind": self.kind,
-            "own": self.own,
-            "reason": self.reason,
-            "fallback": self.fallback,
-            "match": self.match.to_dict() if self.match else None,
-            "exclude": list(self.exclude),
-            "modes": {
-                mode.value: {
-                    "choices": [choice.to_dict() for choice in found.choices],
-                    "rejected": [rejection.to_dict() for rejection in found.rejected],
-                }
-                for mode, found in self.modes.items()
-            },
-        }
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Step:
-        """Build a step of the right kind from plain data."""
-        modes = {
-            Mode(mode): ModePlan(
-                choices=tuple(Choice.from_dict(choice) for choice in found["choices"]),
-                rejected=tuple(Rejection(**rejection) for rejection in found["rejected"]),
-            )
-            for mode, found in data["modes"].items()
-        }
-        return _KINDS[data["kind"]](
-            name=data["name"],
-            modes=modes,
-            match=Match.from_dict(data["match"]) if data["match"] else None,
-            exclude=tuple(data["exclude"]),
-            fallback=data["fallback"],
-            own=data["own"],
-            reason=data["reason"],
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bind(Step):
-    """Some mode of this name runs a kernel."""
-
-    kind: ClassVar[str] = "bind"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Keep(Step):
-    """Every mode of this name runs the original."""
-
-    kind: ClassVar[str] = "keep"
-
-
-_KINDS: dict[str, type[Step]] = {cls.kind: cls for cls in (Bind, Keep)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,9 +46,7 @@ class Plan:
                 "exclude": list(step.exclude),
                 "fallback": step.fallback,
                 "modes": {
-                    mode.value: [
-                        [*choice.kernel.identity(), dict(choice.conditions)] for choice in found.choices
-                    ]
+                    mode.value: [[*choice.kernel.identity(), dict(choice.conditions)] for choice in found.choices]
                     for mode, found in step.modes.items()
                 },
             }
@@ -214,6 +59,24 @@ class Plan:
         swapped = sum(step.kind == "bind" for step in self.steps)
         names = f"{swapped} of {len(self.steps)} names swapped"
         return f"<Plan {self.digest[:12]} for {self.target.device}: {names}>"
+
+    def __str__(self) -> str:
+        return table.text(self.digest, self.target, self.steps, self.notes)
+
+    def _repr_html_(self) -> str:
+        return table.markup(self.digest, self.target, self.steps, self.notes)
+
+    def explain(self, name: str) -> Explanation:
+        """Return what one name runs in every mode, and why none of the others.
+
+        Raises:
+            ConfigError: No row has that name; the hint holds the nearest ones.
+        """
+        return explain(name, self.steps, self.target, self.notes)
+
+    def diff(self, other: Plan) -> Difference:
+        """Return how another plan differs from this one in what it does; it is false if the digests are the same."""
+        return compare(self, other)
 
     def step(self, name: str) -> Step | None:
         """Return the step of one name, or `None`."""
@@ -268,6 +131,4 @@ class Plan:
 
 def _dump(data: Any, *, indent: int | None) -> str:
     separators = (",", ":") if indent is None else None
-    return json.dumps(
-        data, indent=indent, separators=separators, sort_keys=True, ensure_ascii=False, default=str
-    )
+    return json.dumps(data, indent=indent, separators=separators, sort_keys=True, ensure_ascii=False, default=str)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from kerncfg.errors import ConfigError
 
-__all__ = ["INHERITED", "ORIGINAL", "KernelRef", "absolute", "is_folder", "parse_range"]
+__all__ = ["INHERITED", "ORIGINAL", "KernelRef", "absolute", "is_folder", "is_relative", "parse_range"]
 
 # The forms of a reference, for messages.
 _SHAPES = "org/repo@v1:Name, ./dir:Name, python:package.module:Name, builtin:Name, original or inherited"
@@ -103,9 +104,9 @@ class KernelRef:
             hint = "write org/repo@v1:Name, or ./dir:Name for a folder"
             raise _refused(text, "a repository has no parent part", hint)
         if not _REPOSITORY.fullmatch(repository):
-            raise _refused(
-                text, f"{repository!r} is no repository (organisation/name)", f"write one of {_SHAPES}"
-            )
+            close = difflib.get_close_matches(text.lower(), ("original", "inherited"), n=1)
+            hint = f"did you mean {close[0]}?" if close else f"write one of {_SHAPES}"
+            raise _refused(text, f"{repository!r} is no repository (organisation/name)", hint)
         ref = cls(scheme="hub", location=repository, name=_name(text, name) if colon else None)
         if not at:
             return ref
@@ -128,9 +129,7 @@ class KernelRef:
         assert revision is not None
         if not _REVISION.fullmatch(revision) or ".." in revision:
             hint = f"write {self.location}@v1, @v2.1.0, @<commit> or a range such as @>=2.0,<3.0"
-            raise _refused(
-                f"{self.location}@{revision}", f"{revision!r} is no branch, tag, commit or range", hint
-            )
+            raise _refused(f"{self.location}@{revision}", f"{revision!r} is no branch, tag, commit or range", hint)
         return replace(self, revision=revision)
 
     @property
@@ -165,10 +164,10 @@ def _clause_order(clause: Any) -> tuple[int, str, str]:
 
 def _name(text: str, name: str) -> str:
     if not name:
-        raise _refused(text, "nothing after the ':'", f"write {text}Name")
+        raise _refused(text, "nothing after the ':', expected a kernel name", f"write {text}Name")
     if ":" in name:
         one = next(filter(None, name.split(":")), "Name")
-        raise _refused(text, "two names", f"write {text.removesuffix(name)}{one}")
+        raise _refused(text, "two names, expected one", f"write {text.removesuffix(name)}{one}")
     if not _NAME.fullmatch(name):
         raise _refused(text, f"{name!r} is no kernel name", "write a Python name after the ':'")
     return name
@@ -177,6 +176,11 @@ def _name(text: str, name: str) -> str:
 def is_folder(text: str) -> bool:
     """Say whether a text is spelt as a folder, not as a repository or a module."""
     return _PATH.match(text) is not None
+
+
+def is_relative(location: str) -> bool:
+    """Say whether a folder starts from wherever it is named: `./dir` and `../dir`, not `/dir`, `~` or a drive."""
+    return location.startswith(".")
 
 
 def absolute(location: str, start: Path) -> str:

@@ -110,9 +110,7 @@ class Variant:
             return f"needs {library} {needed}, the target has {found}"
         if self.cxx11 is not None and target.cxx11_abi is not None and self.cxx11 != target.cxx11_abi:
             words = {True: "cxx11", False: "cxx98"}
-            return (
-                f"built with the {words[self.cxx11]} ABI, the target's torch uses {words[target.cxx11_abi]}"
-            )
+            return f"built with the {words[self.cxx11]} ABI, the target's torch uses {words[target.cxx11_abi]}"
         return None
 
     def _backend_refusal(self, target: Target) -> str | None:

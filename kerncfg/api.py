@@ -1,0 +1,159 @@
+"""The verbs composed for callers: words and documents in, plans and bindings out."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kerncfg.compiler.compose import Origins, compose
+from kerncfg.compiler.normalise import normalise
+from kerncfg.compiler.policy import Request, trusted
+from kerncfg.compiler.resolve import resolve
+from kerncfg.compiler.schema import validate
+from kerncfg.documents.config import Config, KernelRef, Trust
+from kerncfg.documents.plan import SCHEMA, Plan
+from kerncfg.documents.target import Mode, Target
+from kerncfg.errors import ConfigError
+from kerncfg.machine import detect, device_of, hub_is_on
+from kerncfg.sources import pin
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from kerncfg.applier.apply import Bindings
+
+__all__ = ["document", "kernelize", "load_plan", "plan", "plan_document"]
+
+
+def plan(
+    *overrides: str,
+    config_dir: str | Path | None = None,
+    target: str | Mapping[str, Any] | Target | None = None,
+    config: Mapping[str, Any] | None = None,
+    trust: Sequence[str] = (),
+) -> Plan:
+    """Return the plan for a configuration, without touching a model.
+
+    Args:
+        overrides: What would stand on the command line: `kernels=bundled`, `kernels.RMSNorm.cpu=builtin:RMSNorm`.
+        config_dir: A folder of one's own, whose files go before the packaged ones.
+        target: The name of a target, a `target` node, or a `Target`; by default this machine.
+        config: A document as data instead of files; nodes it lacks are the packaged ones. It grants no trust.
+        trust: Publishers (`org`), repositories (`org/repo`), folders, or `python:package.module`.
+
+    Raises:
+        ConfigError: What was asked is not valid; it carries every fault.
+        ResolutionError: A row that may not fall back has no kernel.
+    """
+    named = (f"target={target}",) if isinstance(target, str) else ()
+    data, origins = document(*overrides, *named, config_dir=config_dir, config=config)
+    if isinstance(target, Mapping):
+        data, origins = {**data, "target": target}, origins.saying(["target"])
+    validate(data, origins=origins)
+    found = target if isinstance(target, Target) else detect(data["target"])
+    return plan_document(data, origins, found, trust=trust)
+
+
+def document(
+    *overrides: str, config_dir: str | Path | None = None, config: Mapping[str, Any] | None = None
+) -> tuple[dict[str, Any], Origins]:
+    """Return the composed document and where each of its values was said; it is not validated yet.
+
+    Raises:
+        ConfigError: Files or overrides that cannot be composed, or an override of a node that `config` gives.
+    """
+    if clash := [word for word in overrides if config and _node(word) in config]:
+        raise ConfigError(
+            f"override {clash[0]!r} and config= both say {_node(clash[0])!r}", hint="say it in one of the two"
+        )
+    data, origins = compose(overrides, config_dir=Path(config_dir) if config_dir else None)
+    if config:
+        data, origins = {**data, **config}, origins.saying(config)
+    return data, origins
+
+
+def plan_document(data: Mapping[str, Any], origins: Origins, target: Target, *, trust: Sequence[str] = ()) -> Plan:
+    """Return the plan of a valid composed document for a target."""
+    config = normalise(data, origins=origins)
+    named = config.trust.plus(*trust)
+    request = Request(target=target, trust=named, require_pin=config.policy.require_pin, hub=hub_is_on(os.environ))
+    asked = _asked(config, request) if config.enabled else set()
+    return resolve(config, pin(sorted(asked, key=str)), request)
+
+
+def _asked(config: Config, request: Request) -> set[KernelRef]:
+    """Return the references worth a look: those of the target's device that trust allows."""
+    candidates = (
+        candidate
+        for row in config.rows.values()
+        for offered in row.at(request.target.device).values()
+        for candidate in offered
+    )
+    return {
+        candidate.ref
+        for candidate in candidates
+        if candidate.trust_remote_code or trusted(candidate.ref, request.trust) is None
+    }
+
+
+def load_plan(path: str | Path, *, trust: Sequence[str] = ()) -> Plan:
+    """Return a plan from a file. A file carries no consent: name in `trust` whose code it may run.
+
+    Raises:
+        ConfigError: The file cannot be read, or is no plan.
+        LockError: The plan has a format that this version does not read.
+        IntegrityError: The plan was edited.
+    """
+    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else f"not JSON ({error})"
+        raise ConfigError(f"{path}: {reason}", hint="a plan is written by `kerncfg plan -o FILE`") from error
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: holds a {type(data).__name__}, not a plan")
+    if "schema" not in data or "digest" not in data:
+        raise ConfigError(f"{path}: is no plan", hint="a plan is written by `kerncfg plan -o FILE`")
+    if data["schema"] == SCHEMA:
+        validate(data, "plan")
+    return replace(Plan.from_dict(data), trust=Trust().plus(*trust))
+
+
+def kernelize(
+    model: nn.Module,
+    *overrides: str,
+    mode: Mode | str | None = None,
+    compile: bool = False,
+    config_dir: str | Path | None = None,
+    config: Mapping[str, Any] | None = None,
+    trust: Sequence[str] = (),
+) -> Bindings:
+    """Plan for the device that the model is on, apply the plan, and return the bindings, which can be undone.
+
+    Arguments are those of `plan` and `apply`; a target said in `overrides` or `config` is kept.
+    """
+    from kerncfg.applier.apply import apply
+
+    said = any(_node(word) == "target" for word in overrides) or (config is not None and "target" in config)
+    target = None if said else _target_of(model)
+    made = plan(*overrides, config_dir=config_dir, config=config, target=target, trust=trust)
+    return apply(made, model, mode=mode, compile=compile)
+
+
+def _target_of(model: nn.Module) -> Target | None:
+    """Return the target for the device of the model's first parameter or buffer; `None` if it has none."""
+    first = next(iter([*model.parameters(), *model.buffers()]), None)
+    if first is None:
+        return None
+    here = detect({"device": "auto"})
+    device = device_of(first.device)
+    return here if device == here.device else detect({"device": device})
+
+
+def _node(override: str) -> str:
+    match = re.match(r"[~+]*(\w+)", override)
+    return match[1] if match else ""

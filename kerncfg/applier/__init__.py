@@ -1,0 +1,1 @@
+"""Carries a plan out on a model, and takes it back."""

@@ -1,0 +1,152 @@
+"""The layers of any PyTorch model: its modules, and the names that decorators left on their classes."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from torch import nn
+
+from kerncfg.applier.adapters import LayerClass, Site
+
+__all__ = ["TorchAdapter", "compiled", "kernel_layer", "unwrapped"]
+
+_MARKER = "_kerncfg_layer"
+_KERNELS_MARKER = "kernel_layer_name"  # what the `kernels` library's decorators set
+_KERNELS_CONDITION = "kernel_condition"
+
+_make_site: Callable[[Any], Site] = partial(tuple.__new__, Site)  # a third of the time of naming the fields
+
+_Layer = TypeVar("_Layer", bound=type[nn.Module])
+
+
+def kernel_layer(name: str) -> Callable[[_Layer], _Layer]:
+    """Register the decorated class as a layer, so that rows of that name take its modules.
+
+    Raises:
+        TypeError: The name is no text, or the class no module.
+    """
+    if not isinstance(name, str) or not name.isidentifier():
+        raise TypeError(f"a layer's name is a Python name, found {name!r}; write @kernel_layer('Name')")
+
+    def register(cls: _Layer) -> _Layer:
+        if not (isinstance(cls, type) and issubclass(cls, nn.Module)):
+            raise TypeError(f"@kernel_layer({name!r}) is for subclasses of torch.nn.Module, found {cls!r}")
+        setattr(cls, _MARKER, name)
+        return cls
+
+    return register
+
+
+class TorchAdapter:
+    """Knows every model; names come from kerncfg's own decorator and from the `kernels` library's."""
+
+    def handles(self, model: nn.Module) -> bool:
+        """Any module is a model of PyTorch."""
+        return True
+
+    def sites(self, model: nn.Module) -> list[Site]:
+        """Return every module that has a forward, once, in the model's order; a compiled wrapper is looked through."""
+        paths, modules, shared = walk(model)
+        layers = {cls: self.layer(cls) for cls in set(map(type, modules))}
+        found = [layers[type(module)] for module in modules]
+        others = [shared.get(id(module), ()) for module in modules] if shared else itertools.repeat(())
+        made = map(_make_site, zip(paths, modules, found, others))  # noqa: B905 (`others` may repeat)
+        return [site for site in made if site.layer is not None]
+
+    def layer(self, cls: type[nn.Module]) -> LayerClass | None:
+        """Say what modules of a class can be taken for; `None` if they have no forward."""
+        mro = cls.__mro__
+        end = next(index for index, base in enumerate(mro) if "forward" in vars(base)) + 1
+        if mro[end - 1] is nn.Module or _is_function(cls):
+            return None
+        return LayerClass(
+            cls=cls,
+            classes=mro[:end],
+            name=next(filter(None, map(self.registered, mro[:end])), None),
+            inherited=next(filter(None, map(self.registered, mro[end:])), None),
+            forward=cls.forward,
+            condition=getattr(cls, _KERNELS_CONDITION, None),
+        )
+
+    def registered(self, cls: type) -> str | None:
+        """Return the name that this very class, not a base, is registered under."""
+        found = vars(cls)
+        name = found.get(_MARKER) or found.get(_KERNELS_MARKER)
+        return name if isinstance(name, str) else None
+
+
+def walk(model: nn.Module) -> tuple[list[str], list[nn.Module], dict[int, tuple[str, ...]]]:
+    """Return the first path of every module, the modules, and the further paths of those that have several.
+
+    As `named_modules`, but a `torch.compile` wrapper does not show: its module stands in its place.
+    """
+    wrapper = _compiled_wrapper()
+    model = unwrapped(model)
+    paths, modules, seen = [""], [model], {id(model)}
+    again: list[tuple[str, nn.Module]] = []
+
+    def visit(module: nn.Module, prefix: str) -> None:
+        for name, child in module._modules.items():
+            if child is None:
+                continue
+            if wrapper and isinstance(child, wrapper):
+                child = unwrapped(child)
+            if id(child) in seen:
+                again.append((prefix + name, child))
+                continue
+            seen.add(id(child))
+            paths.append(prefix + name)
+            modules.append(child)
+            if child._modules:
+                visit(child, f"{prefix}{name}.")
+
+    visit(model, "")
+    shared: dict[int, tuple[str, ...]] = {}
+    for path, module in again:
+        _add_paths(module, path, shared, ())
+    return paths, modules, shared
+
+
+def _add_paths(module: nn.Module, path: str, shared: dict[int, tuple[str, ...]], above: tuple[int, ...]) -> None:
+    """Add the paths of a module that was met again, and of all in it; a module inside itself has no end of them."""
+    if id(module) in above:
+        return
+    shared[id(module)] = (*shared.get(id(module), ()), path)
+    for name, child in module._modules.items():
+        if child is not None:
+            _add_paths(unwrapped(child), f"{path}.{name}", shared, (*above, id(module)))
+
+
+def compiled(model: nn.Module) -> bool:
+    """Whether the model, or any part of it, runs under `torch.compile` already."""
+    wrapper = _compiled_wrapper()
+    if not wrapper:
+        return False
+    return any(isinstance(module, wrapper) or module._compiled_call_impl is not None for module in model.modules())
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """Return the model that a `torch.compile` wrapper stands for, or the model itself."""
+    wrapper: Any = _compiled_wrapper()
+    while isinstance(model, wrapper):
+        inner: nn.Module = model._orig_mod
+        model = inner
+    return model
+
+
+def _compiled_wrapper() -> tuple[type, ...]:
+    """Return the class that `torch.compile` wraps in, as a tuple: none where nothing was compiled in this process.
+
+    Importing it would take a second.
+    """
+    found = getattr(sys.modules.get("torch._dynamo.eval_frame"), "OptimizedModule", None)
+    return () if found is None else (found,)
+
+
+def _is_function(cls: type) -> bool:
+    """Whether the `kernels` library made this class of a function: its one instance serves every model."""
+    return cls.__module__.partition(".")[0] == "kernels"

@@ -1,0 +1,311 @@
+"""What each site will run in each mode, decided before anything is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch.jit import ScriptModule
+
+from kerncfg.applier.bind import Edit, Owner, reachable
+from kerncfg.applier.contract import Fit, MissingAttribute, conditions_fault, device_fault, fit, module_fault
+from kerncfg.applier.match import Claim, row
+from kerncfg.compiler.policy import trusted
+from kerncfg.documents.plan import Choice, Kernel, ModePlan, Plan, Step
+from kerncfg.errors import ApplyError, ContractError, SourceError, TrustError
+from kerncfg.sources import load
+
+if TYPE_CHECKING:
+    import torch
+
+    from kerncfg.applier.adapters import LayerClass, Site
+    from kerncfg.documents.target import Mode
+
+__all__ = ["Decided", "Decisions", "Verdict", "is_off"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What a site runs in one mode, and why; without a kernel it runs the original."""
+
+    status: str
+    reason: str
+    kernel: Kernel | None = None
+    forward: Callable[..., Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decided:
+    """What a site runs when not training and when training; sites with the same outcome share it."""
+
+    verdicts: tuple[Verdict, Verdict]
+    edit: Edit
+    swaps: bool  # whether some mode runs a kernel
+
+
+class _Option(NamedTuple):
+    """A choice that fits the class, so that only the module can still speak against it."""
+
+    choice: Choice
+    fit: Fit
+    verdict: Verdict
+
+
+@dataclass(slots=True)
+class _Ready:
+    """A step's choices in one mode, for one class of layers, as far as modules had to look at them.
+
+    Each is an option, a reason against it, or, of a written or appended original, `None`.
+    """
+
+    mode: Mode
+    found: ModePlan
+    verdict: Verdict | None  # of a mode that runs the original in any case
+    looked_at: list[_Option | str | None]
+
+
+class _Plain(NamedTuple):
+    """What every module of a class gets, if it is a leaf, all on this device, and has these attributes."""
+
+    step: Step
+    device: torch.device | None
+    names: tuple[str, ...]
+    decided: Decided
+
+
+def _is_plain(entries: dict[str, Any], plain: _Plain) -> bool:
+    _, device, names, _ = plain
+    parameters, buffers = entries["_parameters"], entries["_buffers"]
+    if "forward" in entries or entries["_modules"]:
+        return False
+    for tensor in parameters.values():
+        if tensor is not None and tensor.device != device:
+            return False
+    for tensor in buffers.values() if buffers else ():
+        if tensor is not None and tensor.device != device:
+            return False
+    for name in names:  # noqa: SIM110 (`all` would make a generator for each layer)
+        if name not in parameters and name not in entries and name not in buffers:
+            return False
+    return True
+
+
+def is_off(found: ModePlan | None) -> bool:
+    """Whether somebody wrote that this mode runs the original, and nothing was preferred to it."""
+    return bool(
+        found and found.choices and found.choices[0].original and found.choices[0].origin and not found.rejected
+    )
+
+
+class Decisions:
+    """Decides for one plan and one pair of modes; loads each kernel once, and only when it may be used."""
+
+    def __init__(self, plan: Plan, modes: tuple[Mode, Mode], owner: Owner) -> None:
+        self._plan = plan
+        self._modes = modes
+        self._owner = owner
+        self._code: dict[Kernel, Any] = {}
+        self._ready: dict[tuple[int, type], tuple[_Ready, _Ready]] = {}
+        self._plain: dict[type, _Plain] = {}
+        self._kept: dict[str, Verdict] = {}
+        self._passed: dict[tuple[Verdict, tuple[str, ...]], Verdict] = {}
+        self._decided: dict[tuple[int, int], Decided] = {}
+
+    def consent(self, steps: Iterable[Step]) -> None:
+        """Ask for consent to every kernel that the steps may run, before any of them is loaded.
+
+        Raises:
+            TrustError: Nobody gave it.
+        """
+        for step in steps:
+            for mode in dict.fromkeys(self._modes):
+                for choice in step.modes[mode].choices if mode in step.modes else ():
+                    if reason := trusted(choice.kernel.reference, self._plan.trust):
+                        raise TrustError(f"{row(step)}: {_said(choice)}: {reason}")
+
+    def decide(self, claims: Iterable[Claim]) -> list[Decided]:
+        """Return what each site runs in both modes.
+
+        Raises:
+            ContractError: No kernel is left for a mode, and the row may not fall back.
+            ApplyError: A condition asks for an attribute that the module has not.
+        """
+        outcomes = []
+        for claim in claims:
+            (_, module, _, _), step, excluded = claim
+            plain = self._plain.get(type(module))
+            if plain is not None and plain[0] is step and excluded is None and _is_plain(module.__dict__, plain):
+                outcomes.append(plain[3])  # 10,000 layers of one class are asked this alone
+            else:
+                outcomes.append(self._decide(claim))
+        return outcomes
+
+    def _decide(self, claim: Claim) -> Decided:
+        site, step, excluded = claim
+        if excluded is not None:
+            kept = self._keep(f"excluded by {excluded}")
+            return self._share(kept, kept)
+        key = id(step), site.layer.cls
+        ready = self._ready.get(key)
+        if ready is None:
+            first = self._prepare(step, self._modes[0])
+            second = first if self._modes[0] is self._modes[1] else self._prepare(step, self._modes[1])
+            ready = self._ready[key] = first, second
+        idle, training = ready[0].verdict, ready[1].verdict
+        if idle is None or training is None:
+            barred = self._barred(site, step)
+            idle = idle or barred or self._choose(ready[0], claim)
+            training = idle if ready[1] is ready[0] else training or barred or self._choose(ready[1], claim)
+        decided = self._share(idle, training)
+        self._remember(claim, ready, decided)
+        return decided
+
+    def _remember(self, claim: Claim, ready: tuple[_Ready, _Ready], decided: Decided) -> None:
+        """Keep an outcome for the class's other modules, if nothing but device and attributes can tell them apart."""
+        site, step, _ = claim
+        names: set[str] = set()
+        for mode, verdict in zip(ready, decided.verdicts, strict=True):
+            if mode.verdict is verdict:
+                continue
+            option = mode.looked_at[0] if mode.looked_at else None
+            if not isinstance(option, _Option) or option.verdict is not verdict or option.choice.conditions:
+                return
+            names.update(option.fit.names)
+        if site.layer.condition is None:
+            tensors = (*site.module.parameters(), *site.module.buffers())
+            device = tensors[0].device if tensors else None
+            self._plain[type(site.module)] = _Plain(step, device, tuple(names), decided)
+
+    def _share(self, idle: Verdict, training: Verdict) -> Decided:
+        key = id(idle), id(training)
+        found = self._decided.get(key)  # it holds both verdicts, so their ids stay theirs
+        if found is None:
+            edit = Edit(self._owner, (idle.forward, training.forward), (idle.kernel, training.kernel))
+            swaps = idle.kernel is not None or training.kernel is not None
+            found = self._decided[key] = Decided((idle, training), edit, swaps)
+        return found
+
+    def _keep(self, reason: str) -> Verdict:
+        return self._kept.setdefault(reason, Verdict(status="kept", reason=reason))
+
+    def _prepare(self, step: Step, mode: Mode) -> _Ready:
+        found = step.modes.get(mode, ModePlan(choices=()))
+        verdict = None
+        if not found.choices:
+            verdict = self._keep(_joined(found, []) or f"the plan has no kernel for {mode}")
+        elif found.choices[0].original:
+            choice = found.choices[0]
+            if is_off(found):
+                verdict = Verdict(status="off", reason=f"{choice.reason} ({choice.origin})")
+            else:
+                verdict = self._keep(_joined(found, []) or choice.reason)
+        return _Ready(mode, found, verdict, [])
+
+    def _barred(self, site: Site, step: Step) -> Verdict | None:
+        """Say what keeps a module from any kernel, whichever it is."""
+        module, layer = site.module, site.layer
+        fault = device_fault(module, self._plan.target.device)
+        if fault is None and "base_layer" in module._modules:
+            fault = f"wrapped by the adapter {layer.cls.__module__}.{layer.cls.__qualname__} around base_layer"
+        if fault is None and isinstance(module, ScriptModule):
+            fault = "compiled by TorchScript"
+        if fault is None and not reachable(module):
+            fault = "wrapped: something set a forward on the instance, and the layer's own cannot be reached inside it"
+        if fault is None and layer.condition is not None and step.match is None and not layer.condition(module):
+            fault = "the layer's own kernel_condition says no"
+        return None if fault is None else self._keep(fault)
+
+    def _choose(self, ready: _Ready, claim: Claim) -> Verdict:
+        site, step, _ = claim
+        reasons: list[str] = []
+        for index, choice in enumerate(ready.found.choices):
+            if index == len(ready.looked_at):
+                ready.looked_at.append(self._look(choice, site.layer, ready.mode, step))
+            option = ready.looked_at[index]
+            if option is None:
+                return self._keep(_joined(ready.found, reasons) or choice.reason)
+            fault = option if isinstance(option, str) else _module_fault(option, site, step)
+            if fault is None:
+                assert isinstance(option, _Option)
+                return option.verdict if not reasons else self._second(option.verdict, reasons)
+            reasons.append(f"{_said(choice)}: {fault}")
+        where = f"{site.path or 'the model itself'} ({site.layer.cls.__qualname__})"
+        raise ContractError(
+            f"{where}: no kernel of {row(step)} is left for {ready.mode}: {_joined(ready.found, reasons)}",
+            hint=f"mend the kernel or the row, or let it fall back: {row(step)}.fallback=original",
+        )
+
+    def _second(self, verdict: Verdict, reasons: list[str]) -> Verdict:
+        """Return the verdict of a choice that was not the first, with why the others were passed over."""
+        key = verdict, tuple(reasons)
+        found = self._passed.get(key)
+        if found is None:
+            reason = f"{verdict.reason}; passed over: {'; '.join(reasons)}"
+            found = self._passed[key] = replace(verdict, reason=reason)
+        return found
+
+    def _look(self, choice: Choice, layer: LayerClass, mode: Mode, step: Step) -> _Option | str | None:
+        if choice.original:
+            return None
+        code = self._load(choice.kernel)
+        if isinstance(code, str):
+            return code
+        fitting = fit(code, layer, mode)
+        if fitting.fault is not None:
+            return fitting.fault
+        by = f", by match {_spelled(step)}" if step.match is not None else ""
+        verdict = Verdict(
+            status="swapped",
+            reason=f"{choice.reason}{f' ({choice.origin})' if choice.origin else ''}{by}",
+            kernel=choice.kernel,
+            forward=fitting.forward,
+        )
+        return _Option(choice, fitting, verdict)
+
+    def _load(self, kernel: Kernel) -> Any:
+        """Return a kernel's code, or why it cannot be had; either is found out once."""
+        if kernel not in self._code:
+            try:
+                self._code[kernel] = load(kernel, self._plan.trust).code
+            except SourceError as error:
+                self._code[kernel] = error.message.removeprefix(str(kernel.reference)).lstrip(": ")
+        return self._code[kernel]
+
+
+def _module_fault(option: _Option, site: Site, step: Step) -> str | None:
+    """Say what of this very module speaks against a choice.
+
+    Raises:
+        ApplyError: A condition that the user wrote asks for an attribute that the module has not.
+    """
+    fault = module_fault(site.module, option.fit)
+    if fault is not None or not option.choice.conditions:
+        return fault
+    try:
+        return conditions_fault(site.module, option.choice.conditions)
+    except MissingAttribute as missing:
+        lacks = f"when.{missing} asks for what the module has not"
+        if (option.choice.origin or "").startswith("preset:"):
+            return lacks
+        where = f"{site.path or 'the model itself'} ({site.layer.cls.__qualname__})"
+        raise ApplyError(
+            f"{row(step)}: {_said(option.choice)}: {lacks}, found at {where}",
+            hint="name an attribute that every module of the row has, or narrow the row with match or exclude",
+        ) from None
+
+
+def _said(choice: Choice) -> str:
+    """Return a choice as it was written, with the commit behind it and where it was said."""
+    kernel = choice.kernel
+    commit = [f"commit {kernel.commit}"] if kernel.commit and kernel.commit not in str(kernel.reference) else []
+    details = ", ".join([*commit, *([choice.origin] if choice.origin else [])])
+    return f"{kernel.reference} ({details})" if details else str(kernel.reference)
+
+
+def _spelled(step: Step) -> str:
+    return ", ".join(f"{key} {value}" for key, value in (step.match.to_dict() if step.match else {}).items())
+
+
+def _joined(found: ModePlan, reasons: list[str]) -> str:
+    return "; ".join([*(f"{rejection.reference}: {rejection.reason}" for rejection in found.rejected), *reasons])

@@ -1,0 +1,143 @@
+"""Which row takes which module."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from kerncfg.applier.adapters import LayerClass, Site
+from kerncfg.documents.plan import Step
+from kerncfg.errors import ApplyError, ConflictError
+
+if TYPE_CHECKING:
+    from kerncfg.documents.config import Match
+
+__all__ = ["Claim", "claims", "glob", "row"]
+
+
+# A module that a step takes, or would have taken but for the `exclude` glob that stands last; a plain tuple, since
+# naming its fields would cost a third of what binding a module does.
+Claim = tuple[Site, Step, str | None]
+
+
+def row(step: Step) -> str:
+    """Return how the user says a step: the key of its row."""
+    return f"{'kernels' if step.own else 'inherited'}.{step.name}"
+
+
+def claims(sites: Iterable[Site], steps: Sequence[Step]) -> Iterator[Claim]:
+    """Yield every site that a step takes or excludes; a `match` beats a name.
+
+    Raises:
+        ConflictError: Two rows take one module by `match`.
+        ApplyError: A row matches functions, which this version does not replace.
+    """
+    for step in steps:
+        if step.match is not None and step.match.function is not None:
+            raise ApplyError(f"{row(step)}.match.function: this version of kerncfg replaces layers only")
+    known: dict[type, _Rows] = {}
+    for site in sites:
+        rows = known.get(site.layer.cls)
+        if rows is None:
+            rows = known[site.layer.cls] = _Rows.of(site.layer, steps)
+        if rows.matching or rows.named:
+            if rows.takes_all is not None:
+                yield site, rows.takes_all, None
+            elif (claim := rows.claim(site)) is not None:
+                yield claim
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The rows that may take a class's modules: by `match`, as far as the class decides it, and by name."""
+
+    matching: tuple[Step, ...]
+    named: Step | None
+    takes_all: Step | None  # the one row that takes every module of the class
+
+    @classmethod
+    def of(cls, layer: LayerClass, steps: Sequence[Step]) -> _Rows:
+        matching = tuple(step for step in steps if step.match is not None and _class_fits(step.match, layer))
+        named = next((step for step in steps if step.match is None and step.name == layer.name), None)
+        rows = [*matching, *([named] if named else [])]
+        takes_all = len(rows) == 1 and not rows[0].exclude and (rows[0].match is None or rows[0].match.path is None)
+        return cls(matching, named, rows[0] if takes_all else None)
+
+    def claim(self, site: Site) -> Claim | None:
+        taking = [step for step in self.matching if _path_fits(step.match, site)]
+        if self.named is not None:
+            taking.append(self.named)
+        verdicts = [(site, step, _excluded(step, site)) for step in taking]
+        free = [claim for claim in verdicts if claim[2] is None]
+        matching = [step for _, step, _ in free if step.match is not None]
+        if len(matching) > 1:
+            raise ConflictError(
+                f"{site.path or 'the model itself'} ({site.layer.cls.__qualname__}) is taken by "
+                f"{' and '.join(map(row, matching))}, each through its match",
+                hint="narrow one match, or name the module in the other row's exclude",
+            )
+        return next(iter([*free, *verdicts]), None)
+
+
+def _class_fits(match: Match, layer: LayerClass) -> bool:
+    if match.class_ is not None and not any(fnmatchcase(base.__name__, match.class_) for base in layer.classes):
+        return False
+    if match.type is not None and not any(_is_called(base, match.type) for base in layer.classes):
+        return False
+    if match.name is None:
+        return True
+    # A base's name counts for a class with its own forward only where the row says the class too.
+    return match.name == layer.name or (match.class_ is not None and match.name == layer.inherited)
+
+
+def _is_called(cls: type, name: str) -> bool:
+    """Whether a class has this qualified name, or one under which another imported module offers it."""
+    if name == f"{cls.__module__}.{cls.__qualname__}":
+        return True
+    parts = name.split(".")
+    for end in range(len(parts) - 1, 0, -1):
+        found: object = sys.modules.get(".".join(parts[:end]))
+        if found is not None:
+            for part in parts[end:]:
+                # A lazy module imports what it is asked for; the class itself is imported already.
+                found = vars(found).get(part) or (getattr(found, part, None) if part == cls.__name__ else None)
+                if not hasattr(found, "__dict__"):
+                    return False
+            return found is cls
+    return False
+
+
+def _path_fits(match: Match | None, site: Site) -> bool:
+    if match is None or match.path is None:
+        return True
+    return any(map(glob(match.path).fullmatch, _dotted(site)))
+
+
+def _excluded(step: Step, site: Site) -> str | None:
+    return next((text for text in step.exclude if any(map(glob(text).fullmatch, _dotted(site)))), None)
+
+
+def _dotted(site: Site) -> list[str]:
+    return [f"{path}." if path else "" for path in (site.path, *site.others)]
+
+
+@lru_cache(maxsize=1024)
+def glob(text: str) -> re.Pattern[str]:
+    """Return a glob over module paths as a pattern for a path with a dot after every segment.
+
+    `*` is exactly one segment, or part of one; `**` any number of segments, none included; all else is literal.
+    """
+    pattern = ""
+    for segment in text.split(".") if text else ():
+        if segment == "**":
+            pattern += r"(?:[^.]+\.)*" if not pattern.endswith(")*") else ""
+        elif segment == "*":
+            pattern += r"[^.]+\."
+        else:
+            pattern += r"[^.]*".join(map(re.escape, segment.split("*"))) + r"\."
+    return re.compile(pattern)

@@ -1,0 +1,72 @@
+"""`kerncfg validate`, `show` and `schema`: the configuration itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from kerncfg.cli.words import asking, data, is_override, overrides_in
+
+__all__ = ["schema", "show", "validate"]
+
+
+@click.command()
+@asking
+def validate(words: tuple[str, ...], config_dir: Path | None, as_json: bool) -> int:
+    """Check the composed configuration, or the given files: every fault in one run, each with its place."""
+    from kerncfg import api
+    from kerncfg.compiler.normalise import normalise
+    from kerncfg.compiler.schema import validate as check
+    from kerncfg.compiler.schema import validate_file
+    from kerncfg.errors import ConfigError, Issue
+
+    issues: list[Issue] = []
+    files = [Path(word) for word in words if not is_override(word)]
+    overrides = [word for word in words if is_override(word)]
+    try:
+        for file in files:
+            issues += validate_file(file)
+        if overrides or not files:
+            document, origins = api.document(*overrides, config_dir=config_dir)
+            check(document, origins=origins)
+            normalise(document, origins=origins)
+    except ConfigError as error:
+        issues += error.issues
+    if as_json:
+        data({"valid": not issues, "issues": [issue.to_dict() for issue in issues]})
+    for issue in issues:
+        click.echo(f"error: {issue}", err=True)
+    if not issues and not as_json:
+        click.echo(f"valid: {', '.join(map(str, files)) or 'the composed configuration'}")
+    return 1 if issues else 0
+
+
+@click.command()
+@asking
+def show(words: tuple[str, ...], config_dir: Path | None, as_json: bool) -> None:
+    """Print the composed configuration as YAML, with where each value was said."""
+    from kerncfg import api
+    from kerncfg.cli.tables import document_lines
+
+    document, origins = api.document(*overrides_in(words), config_dir=config_dir)
+    if as_json:
+        data(document)
+    else:
+        click.echo("\n".join(document_lines(document, origins)))
+
+
+@click.command()
+@click.argument("name", required=False)
+def schema(name: str | None) -> None:
+    """Print the JSON schema of a group or document, or the names of all of them."""
+    from kerncfg.compiler.schema import names
+    from kerncfg.compiler.schema import schema as read
+    from kerncfg.errors import ConfigError
+
+    if name is None:
+        click.echo("\n".join(names()))
+    elif name in names():
+        data(read(name))
+    else:
+        raise ConfigError(f"no schema {name!r}", hint=f"there are {', '.join(names())}")

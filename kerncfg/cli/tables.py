@@ -1,0 +1,104 @@
+"""Documents as tables for people; on a terminal they fit it, elsewhere nothing is wrapped or cut."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from kerncfg.documents.table import COLUMNS, heading, kept, lines
+
+if TYPE_CHECKING:
+    from kerncfg.compiler.compose import KeyPath, Origins
+    from kerncfg.doctor import Diagnosis
+    from kerncfg.documents.plan import Plan
+    from kerncfg.run import Outcome
+
+__all__ = ["document_lines", "print_diagnosis", "print_plan", "print_stage"]
+
+_PLAIN = re.compile(r"[A-Za-z_][\w./-]*")
+_WORDS = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}  # what YAML 1.1 would not read as text
+_STYLES = {"kernel": "green", "original": "", "else": "dim", "refused": "yellow"}
+_STYLES |= {"ok": "green", "warn": "yellow", "error": "bold red"}
+
+
+def console() -> Console:
+    """Return a console for standard output."""
+    return Console(width=None if sys.stdout.isatty() else 100_000, highlight=False, soft_wrap=False)
+
+
+def print_plan(plan: Plan) -> None:
+    """Print a plan: what each name runs and what was passed over; inherited names left alone share a line."""
+    out = console()
+    out.print(Text(heading(plan.digest, plan.target)))
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in COLUMNS:
+        table.add_column(column, overflow="fold", no_wrap=column == "name")
+    for line in lines(plan.steps):
+        style = _STYLES[line.tone]
+        styles = ("bold", style, "", style, "dim")
+        table.add_row(*(Text(cell, style=found) for cell, found in zip(line.cells(), styles, strict=True)))
+    if table.row_count:
+        out.print(table)
+    for sentence in kept(plan.steps):
+        out.print(Text(sentence, style="dim"))
+    for note in plan.notes:
+        out.print(Text(f"note: {note}"))
+
+
+def print_diagnosis(diagnosis: Diagnosis) -> None:
+    """Print what `kerncfg doctor` found: versions, the target, and each finding with its cure."""
+    out = console()
+    out.print(Text(", ".join(f"{name} {version or 'not installed'}" for name, version in diagnosis.versions.items())))
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for column in ("severity", "name", "found"):
+        table.add_column(column, overflow="fold", no_wrap=column != "found")
+    for finding in diagnosis.findings:
+        expected = f"; expected {finding.expected}" if finding.expected else ""
+        style = _STYLES[finding.severity]
+        table.add_row(Text(finding.severity, style=style), Text(finding.name), Text(finding.found + expected))
+        if finding.cure:
+            table.add_row("", "", Text(f"cure: {finding.cure}", style="dim"))
+    out.print(table)
+
+
+def print_stage(outcome: Outcome, stage: str) -> None:
+    """Print what a stage of the main job produced."""
+    out = console()
+    if stage == "plan" and outcome.plan is not None:
+        print_plan(outcome.plan)
+    elif stage != "error":
+        out.print(Text(f"\n{stage}", style="bold"))
+        out.print(Text(str(getattr(outcome, stage))))
+
+
+def document_lines(document: Any, origins: Origins) -> Iterator[str]:
+    """Yield a document as YAML, each value with a comment that says where it was said."""
+    yield from _map_lines(document, origins, ())
+
+
+def _map_lines(node: dict[str, Any], origins: Origins, path: KeyPath) -> Iterator[str]:
+    pad = "  " * len(path)
+    for key, value in node.items():
+        here = (*path, key)
+        if isinstance(value, dict) and value:
+            yield f"{pad}{_scalar(key)}:"
+            yield from _map_lines(value, origins, here)
+        else:
+            origin = origins.at(here)
+            comment = f"  # {origin}" if origin else ""
+            yield f"{pad}{_scalar(key)}: {_scalar(value)}{comment}"
+
+
+def _scalar(value: Any) -> str:
+    """Return a value as YAML reads it back; JSON is YAML."""
+    if isinstance(value, float):
+        return re.sub(r"^(-?\d+)e", r"\1.0e", repr(value))  # YAML 1.1 takes 2e-06 for text
+    plain = isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _WORDS
+    return str(value) if plain else json.dumps(value, ensure_ascii=False, default=str)

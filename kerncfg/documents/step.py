@@ -1,0 +1,179 @@
+"""What happens to one name, in every mode, and why nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
+
+from kerncfg.documents.config import KernelRef, Match
+from kerncfg.documents.target import Mode
+
+__all__ = ["Bind", "Choice", "Keep", "Kernel", "ModePlan", "Rejection", "Step"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """One kernel exactly: the reference, and the commit, build and digest of the code behind it."""
+
+    reference: KernelRef
+    commit: str | None = None
+    variant: str | None = None
+    digest: str | None = None
+
+    def identity(self) -> list[str | None]:
+        """Return what is the same for all who run this code: a folder by its content, a tag by its commit."""
+        ref = self.reference
+        place = replace(ref, location="") if ref.scheme == "path" else ref
+        if self.commit:
+            place = replace(ref, revision=None, version=None)
+        return [f"{ref.scheme} {place}", self.commit, self.variant, self.digest]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A kernel that was accepted, with the conditions that only a module can answer."""
+
+    kernel: Kernel
+    conditions: Mapping[str, Any] = field(default_factory=dict)
+    origin: str | None
+    reason: str
+
+    @property
+    def original(self) -> bool:
+        """Whether this is the model's own forward."""
+        return self.kernel.reference.scheme == "original"
+
+    @property
+    def final(self) -> bool:
+        """Whether nothing after this choice can be reached: the original, whatever the module."""
+        return self.original and not self.conditions
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the choice as plain data."""
+        return {
+            "reference": str(self.kernel.reference),
+            "commit": self.kernel.commit,
+            "variant": self.kernel.variant,
+            "digest": self.kernel.digest,
+            "conditions": dict(self.conditions),
+            "origin": self.origin,
+            "reason": self.reason,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Build a choice from plain data."""
+        kernel = Kernel(
+            reference=KernelRef.parse(data["reference"]),
+            commit=data["commit"],
+            variant=data["variant"],
+            digest=data["digest"],
+        )
+        return cls(kernel=kernel, conditions=data["conditions"], origin=data["origin"], reason=data["reason"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejection:
+    """A candidate that was passed over or never asked about, and why."""
+
+    reference: str
+    reason: str
+    origin: str | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the rejection as plain data."""
+        return {"reference": self.reference, "reason": self.reason, "origin": self.origin}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModePlan:
+    """What one mode runs: the accepted kernels in order, and those passed over.
+
+    `unreached` holds the candidates that nothing was asked about: behind an unconditional original, or
+    inherited and replaced.
+    """
+
+    choices: tuple[Choice, ...]
+    rejected: tuple[Rejection, ...] = ()
+    unreached: tuple[Rejection, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what the mode runs as plain data."""
+        return {
+            "choices": [choice.to_dict() for choice in self.choices],
+            "rejected": [rejection.to_dict() for rejection in self.rejected],
+            "unreached": [rejection.to_dict() for rejection in self.unreached],
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Build what a mode runs from plain data."""
+        return cls(
+            choices=tuple(Choice.from_dict(choice) for choice in data["choices"]),
+            rejected=tuple(Rejection(**rejection) for rejection in data["rejected"]),
+            unreached=tuple(Rejection(**rejection) for rejection in data["unreached"]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What happens to one name, in every mode. `own` tells the user's rows from inherited ones."""
+
+    kind: ClassVar[str]
+    name: str
+    modes: Mapping[Mode, ModePlan]
+    match: Match | None = None
+    exclude: tuple[str, ...] = ()
+    fallback: str
+    own: bool
+    reason: str
+
+    def kernels(self) -> set[Kernel]:
+        """Return every distinct kernel that some mode may run."""
+        choices = (choice for mode in self.modes.values() for choice in mode.choices)
+        return {choice.kernel for choice in choices if not choice.original}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the step as plain data."""
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "own": self.own,
+            "reason": self.reason,
+            "fallback": self.fallback,
+            "match": self.match.to_dict() if self.match else None,
+            "exclude": list(self.exclude),
+            "modes": {mode.value: found.to_dict() for mode, found in self.modes.items()},
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Step:
+        """Build a step of the right kind from plain data."""
+        modes = {Mode(mode): ModePlan.from_dict(found) for mode, found in data["modes"].items()}
+        return _KINDS[data["kind"]](
+            name=data["name"],
+            modes=modes,
+            match=Match.from_dict(data["match"]) if data["match"] else None,
+            exclude=tuple(data["exclude"]),
+            fallback=data["fallback"],
+            own=data["own"],
+            reason=data["reason"],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bind(Step):
+    """Some mode of this name runs a kernel."""
+
+    kind: ClassVar[str] = "bind"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keep(Step):
+    """Every mode of this name runs the original."""
+
+    kind: ClassVar[str] = "keep"
+
+
+_KINDS: dict[str, type[Step]] = {cls.kind: cls for cls in (Bind, Keep)}

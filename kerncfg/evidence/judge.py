@@ -1,0 +1,238 @@
+"""How far a result is from the original's and from the truth, and whether that is too far.
+
+A kernel is judged by the original's own error. With o the original's result, k the kernel's and r the same
+computed in float64, an element of k is within tolerance if
+
+    |k - r|  <=  slack · max(|o - r|, rms(o - r))  +  floor · max(|r|, rms(r))
+
+where rms is taken over the element's row (the last dimension), so that neither an element that the original
+happened to hit exactly nor one where large terms cancel asks for more than the arithmetic can give. Besides,
+the systematic factor between k and r, g = <k, r> / <r, r>, must satisfy
+
+    |g - 1|  <=  |g_o - 1|  +  slack · e_o / √n  +  max(gain, floor / √n)
+
+with g_o and e_o the original's factor and relative error, n the number of elements. Rounding averages out of
+g, so it shows what hides below one rounding of each element: an epsilon outside the root moves activations of
+size 0.02 by 0.1 %, a quarter of a bfloat16 step.
+
+The numbers in `conf/policy` were derived, not fitted. eps is the distance from 1 to the next number. `slack`
+8: results of equally good arithmetic differ in error by small factors (another order of a sum, one rounding
+more), and 8 standard deviations are never reached by chance. `floor` is for originals without any error: in
+float32 16 eps, the drift of a running sum of 1,000 terms (√1000 half-eps steps); in float64 64 eps, since
+there the reference itself is rounded; in the half types 2 eps, since sums are kept in float32 and only stores
+round: more would hide a wrong weight of 3 %. `gain` is the floor in float32 and float64, where it needs no
+help, and eps/16 in the half types. `share` 1: one wrong element is a wrong kernel.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+
+__all__ = ["Difference", "Limits", "judge", "number", "relative_error"]
+
+_SHORTEST_ROW = 16  # below this a row says nothing about typical sizes, and the whole tensor stands for it
+# An original further than this from its float64 reference computes something else, and is no yardstick.
+_NO_YARDSTICK = 0.25
+_HALF_THE_DIGITS = torch.finfo(torch.float64).eps ** 0.5
+_TINY = torch.finfo(torch.float64).tiny
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The thresholds for one dtype; see the module's docstring for what they mean."""
+
+    slack: float
+    floor: float
+    gain: float
+    share: float
+
+    @classmethod
+    def of(cls, thresholds: Mapping[str, Mapping[str, float]], dtype: torch.dtype) -> Self | None:
+        """Return the limits for a dtype, or `None` if the policy has none."""
+        found = thresholds.get(str(dtype).removeprefix("torch."))
+        return cls(**{key: float(found[key]) for key in cls.__slots__}) if found else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """What was measured, over all tensors and runs of a result; `None` where nothing could be compared.
+
+    `max_abs` and `max_rel` are kernel against original, the latter with a row's root mean square as least
+    denominator; `error` and `original_error` are against the reference, relative in the root mean square;
+    `gain` is the systematic factor minus 1; `identical` and `within` are shares of `count` values.
+    """
+
+    max_abs: float | None = None
+    max_rel: float | None = None
+    error: float | None = None
+    original_error: float | None = None
+    gain: float | None = None
+    identical: float | None = None
+    within: float | None = None
+    count: int = 0
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing speaks against it."""
+        return not self.reasons
+
+    @classmethod
+    def merged(cls, parts: Iterable[Difference]) -> Difference:
+        """Return the worst of several differences, and their shares over all values."""
+        found = list(parts)
+        count = sum(part.count for part in found)
+
+        def share(name: str) -> float | None:
+            known = [(getattr(part, name), part.count) for part in found if getattr(part, name) is not None]
+            total = sum(size for _, size in known)
+            return sum(value * size for value, size in known) / total if total else (1.0 if known else None)
+
+        def worst(name: str) -> float | None:
+            return max(
+                (value for part in found if (value := getattr(part, name)) is not None),
+                key=_size,
+                default=None,
+            )
+
+        worsts = {name: worst(name) for name in ("max_abs", "max_rel", "error", "original_error", "gain")}
+        shares = {name: share(name) for name in ("identical", "within")}
+        reasons = tuple(dict.fromkeys(reason for part in found for reason in part.reasons))
+        return cls(**worsts, **shares, count=count, reasons=reasons)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the measures as plain data; numbers that JSON lacks become text."""
+        names = ("max_abs", "max_rel", "error", "original_error", "gain", "identical", "within")
+        return {name: number(getattr(self, name)) for name in names}
+
+
+def number(value: float | None) -> float | str | None:
+    """Return a number that JSON can hold: infinite ones and NaN become text."""
+    return value if value is None or math.isfinite(value) else str(value)
+
+
+def judge(
+    what: str,
+    original: torch.Tensor,
+    kernel: torch.Tensor,
+    reference: torch.Tensor | None,
+    thresholds: Mapping[str, Mapping[str, float]],
+) -> Difference:
+    """Compare one tensor of a kernel's result with the original's and with the float64 reference.
+
+    Without a reference, or with one that the original does not follow, the original takes its place and
+    `slack` multiplies `floor`. Equal values pass, NaN with NaN too. `what` names the tensor in the reasons.
+    """
+    if fault := _unlike(original, kernel):
+        return Difference(within=0.0, identical=0.0, count=original.numel(), reasons=(f"{what}: {fault}",))
+    if original.is_complex():
+        exact = None if reference is None else torch.view_as_real(reference)
+        return judge(what, torch.view_as_real(original), torch.view_as_real(kernel), exact, thresholds)
+    if original.numel() == 0:
+        return Difference(identical=1.0, within=1.0)
+    same = (original == kernel) | (original.isnan() & kernel.isnan())
+    if not original.is_floating_point():
+        return _exact(what, same)
+    limits = Limits.of(thresholds, original.dtype)
+    if limits is None:
+        name = str(original.dtype).removeprefix("torch.")
+        return Difference(reasons=(f"{what}: policy.verify.thresholds says nothing about {name}",))
+    o, k = _wide(original), _wide(kernel)
+    r = None if reference is None or reference.shape != original.shape else _wide(reference)
+    own = math.inf if r is None else relative_error(o, r)
+    if not own <= _NO_YARDSTICK:
+        r = None
+    elif own > _HALF_THE_DIGITS and original.dtype == torch.float64:  # it computes in float32, as norms do
+        limits = Limits.of(thresholds, torch.float32) or limits
+    return _measured(what, o, k, r, same.to(o.device), limits)
+
+
+def relative_error(result: torch.Tensor, reference: torch.Tensor) -> float:
+    """Return the difference's root mean square, relative to the reference's, over finite values."""
+    result, reference = _wide(result), _wide(reference)
+    finite = result.isfinite() & reference.isfinite()
+    return _ratio(torch.where(finite, result - reference, 0), torch.where(finite, reference, 0))
+
+
+def _measured(
+    what: str, o: torch.Tensor, k: torch.Tensor, r: torch.Tensor | None, same: torch.Tensor, limits: Limits
+) -> Difference:
+    truth = o if r is None else torch.where(r.isfinite(), r, o)
+    floor = limits.floor * (limits.slack if r is None else 1)
+    comparable = k.isfinite() & truth.isfinite()
+    truth = torch.where(truth.isfinite(), truth, 0)
+    own = torch.where(o.isfinite(), o - truth, 0) if r is not None else torch.zeros_like(o)
+    off = torch.where(comparable, k - truth, 0)
+    tolerance = limits.slack * torch.maximum(own.abs(), _row_rms(own)) + floor * _scale(truth)
+    within = same | (comparable & (off.abs() <= tolerance))
+    share = float(within.double().mean())
+    gain, own_gain, root = _factor(off, truth), _factor(own, truth), math.sqrt(truth.numel())
+    allowed = abs(own_gain) + limits.slack * _ratio(own, truth) / root + max(limits.gain, floor / root)
+    reasons = []
+    if share < limits.share:
+        outside = int((~within).sum())
+        reasons.append(f"{what}: {outside} of {within.numel()} values are out of tolerance")
+    if abs(gain) > allowed:
+        reasons.append(f"{what}: off by a factor of {1 + gain:.6f} throughout, allowed 1 ± {allowed:.1e}")
+    apart = torch.where(same, 0, (k - o).abs())  # where one is infinite or NaN, so is this
+    return Difference(
+        max_abs=float(apart.max()),
+        max_rel=float((apart / _scale(o).clamp_min(_TINY)).max()),
+        error=_ratio(off, truth),
+        original_error=None if r is None else _ratio(own, truth),
+        gain=gain,
+        identical=float(same.double().mean()),
+        within=share,
+        count=same.numel(),
+        reasons=tuple(reasons),
+    )
+
+
+def _ratio(off: torch.Tensor, truth: torch.Tensor) -> float:
+    size = float(off.norm())
+    return size / max(float(truth.norm()), _TINY) if size else 0.0
+
+
+def _factor(off: torch.Tensor, truth: torch.Tensor) -> float:
+    """Return the share of the truth that is in the error."""
+    truth = truth.flatten()
+    return float(off.flatten().dot(truth)) / max(float(truth.dot(truth)), _TINY)
+
+
+def _exact(what: str, same: torch.Tensor) -> Difference:
+    share = float(same.double().mean())
+    reasons = () if share == 1 else (f"{what}: {int((~same).sum())} of {same.numel()} values differ",)
+    return Difference(identical=share, within=share, count=same.numel(), reasons=reasons)
+
+
+def _unlike(original: torch.Tensor, kernel: torch.Tensor) -> str | None:
+    for name in ("shape", "dtype", "device"):
+        mine, theirs = getattr(kernel, name), getattr(original, name)
+        if mine != theirs:
+            shown = [tuple(value) if name == "shape" else str(value) for value in (mine, theirs)]
+            return f"{name} is {shown[0]}, the original's {shown[1]}"
+    return None
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    device = "cpu" if tensor.device.type == "mps" else tensor.device  # mps has no float64
+    return tensor.detach().to(device).double()
+
+
+def _scale(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.maximum(torch.where(tensor.isfinite(), tensor.abs(), 0), _row_rms(tensor))
+
+
+def _row_rms(tensor: torch.Tensor) -> torch.Tensor:
+    finite = torch.where(tensor.isfinite(), tensor, 0).square()
+    by_row = tensor.dim() > 1 and tensor.shape[-1] >= _SHORTEST_ROW
+    return (finite.mean(-1, keepdim=True) if by_row else finite.mean()).sqrt()
+
+
+def _size(value: float) -> float:
+    return math.inf if math.isnan(value) else abs(value)

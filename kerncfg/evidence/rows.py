@@ -1,0 +1,243 @@
+"""What evidence says, as rows: the documents of `verify` and `bench`, and their tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Self
+
+from kerncfg.evidence.judge import number
+
+if TYPE_CHECKING:
+    from kerncfg.evidence.judge import Difference
+
+__all__ = ["Check", "Measurement", "Row", "TimedModel", "TimedRow", "Timing", "Verification", "Whole"]
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One comparison: the verdict and the measures of `judge.Difference`; shares run from 0 to 1."""
+
+    passed: bool
+    reason: str | None
+    max_abs: float | None
+    max_rel: float | None
+    error: float | None
+    original_error: float | None
+    gain: float | None
+    identical: float | None
+    within: float | None
+    repeatable: bool | None
+
+    @classmethod
+    def of(cls, difference: Difference, *, repeatable: bool | None, **more: Any) -> Self:
+        """Build a check from what was measured."""
+        names = ("max_abs", "max_rel", "error", "original_error", "gain", "identical", "within")
+        measures = {name: getattr(difference, name) for name in names}
+        said = {"reason": difference.reasons[0] if difference.reasons else None, "repeatable": repeatable}
+        return cls(**{**measures, **said, **more})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the check as plain data."""
+        return {item.name: _plain(getattr(self, item.name)) for item in fields(self)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row(Check):
+    """One kernel at one kind of site: its forward in the modes it serves, its backward if it serves training.
+
+    `sites` is how many sites are called alike, `path` the first of them, `reference` is `float64` or why the
+    original alone was the yardstick, `backward_reason` why there is no backward.
+    """
+
+    name: str
+    path: str
+    sites: int
+    kernel: str
+    modes: tuple[str, ...]
+    device: str
+    dtype: str
+    reference: str
+    hazards: tuple[str, ...]
+    backward: Check | None
+    backward_reason: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whole:
+    """The model's output with all kernels against that with none; it fails if it raises or is not finite."""
+
+    mode: str
+    passed: bool
+    reason: str | None
+    max_abs: float | None
+    max_rel: float | None
+    identical: float | None
+    within: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the comparison as plain data."""
+        return {item.name: _plain(getattr(self, item.name)) for item in fields(self)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """What `verify` found. `model` is `None` where nothing is swapped."""
+
+    rows: tuple[Row, ...]
+    model: Whole | None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether every kernel passed, and the model with all of them ran."""
+        return all(row.passed for row in self.rows) and (self.model is None or self.model.passed)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain data, in the form of `schemas/verification.schema.json`."""
+        return {
+            "schema": SCHEMA,
+            "passed": self.passed,
+            "rows": [row.to_dict() for row in self.rows],
+            "model": self.model.to_dict() if self.model else None,
+            "notes": list(self.notes),
+        }
+
+    def __str__(self) -> str:
+        heads = ("name", "path", "kernel", "modes", "passed", "max abs", "max rel", "within", "backward")
+        lines = [_cells(row) for row in self.rows]
+        if self.model:
+            model = self.model
+            figures = (_short(model.max_abs), _short(model.max_rel), _share(model.within))
+            lines.append(("model", "", "", model.mode, _word(model.passed), *figures, ""))
+        reasons = [f"{row.path}: {row.reason}" for row in (*self.rows,) if row.reason]
+        reasons += [f"model: {self.model.reason}"] if self.model and self.model.reason else []
+        return "\n".join([*_table(heads, lines), *reasons, *self.notes])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Seconds for one call, medians of `runs` interleaved pairs; `None` where something raised: see `reason`.
+
+    `spread` is the interquartile range of the pairs' ratios, relative to their median. `verdict` is `faster`
+    or `slower` only where `speedup` is further from 1 than that, else `none`. `original_bytes` and
+    `kernel_bytes` are the peak memory of one call on a CUDA device beyond what was held before.
+    """
+
+    original_s: float | None = None
+    kernel_s: float | None = None
+    speedup: float | None = None
+    spread: float | None = None
+    verdict: str | None = None
+    runs: int = 0
+    original_bytes: int | None = None
+    kernel_bytes: int | None = None
+    reason: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the timing as plain data."""
+        return {item.name: _plain(getattr(self, item.name)) for item in fields(self)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedRow(Timing):
+    """One kernel at one kind of site in one mode: forward in inference, forward and backward in training."""
+
+    name: str
+    path: str
+    sites: int
+    kernel: str
+    mode: str
+    device: str
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedModel(Timing):
+    """The whole model in the first mode that swaps something; `training` is the second, if that swaps too."""
+
+    mode: str
+    training: Timing | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """What `bench` measured. `model` is `None` where nothing is swapped."""
+
+    rows: tuple[TimedRow, ...]
+    model: TimedModel | None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether everything could be measured; says nothing about what is faster."""
+        parts = [*self.rows, *([self.model] if self.model else [])]
+        return all(part.reason is None for part in parts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain data, in the form of `schemas/measurement.schema.json`."""
+        return {
+            "schema": SCHEMA,
+            "passed": self.passed,
+            "rows": [row.to_dict() for row in self.rows],
+            "model": self.model.to_dict() if self.model else None,
+            "notes": list(self.notes),
+        }
+
+    def __str__(self) -> str:
+        heads = ("name", "path", "kernel", "mode", "original", "kernel", "speedup", "spread", "verdict")
+        lines = [(row.name, _path(row), row.kernel, row.mode, *_times(row)) for row in self.rows]
+        if self.model:
+            lines.append(("model", "", "", self.model.mode, *_times(self.model)))
+            if self.model.training:
+                lines.append(("model", "", "", "training", *_times(self.model.training)))
+        reasons = [f"{row.path}: {row.reason}" for row in self.rows if row.reason]
+        reasons += [f"model: {self.model.reason}"] if self.model and self.model.reason else []
+        return "\n".join([*_table(heads, lines), *reasons, *self.notes])
+
+
+def _table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(line[place]) for line in (heads, *lines)) for place in range(len(heads))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in (heads, *lines)
+    ]
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    backward = _word(row.backward.passed) if row.backward else "-"
+    figures = (_short(row.max_abs), _short(row.max_rel), _share(row.within), backward)
+    return (row.name, _path(row), row.kernel, " ".join(row.modes), _word(row.passed), *figures)
+
+
+def _path(row: Row | TimedRow) -> str:
+    return row.path if row.sites == 1 else f"{row.path} and {row.sites - 1} more"
+
+
+def _times(timing: Timing) -> tuple[str, ...]:
+    if timing.original_s is None or timing.kernel_s is None or timing.speedup is None or timing.spread is None:
+        return ("-",) * 5
+    seconds = [f"{value * 1e6:,.0f} us" for value in (timing.original_s, timing.kernel_s)]
+    return (*seconds, f"{timing.speedup:.2f}", f"{timing.spread:.2f}", timing.verdict or "-")
+
+
+def _word(passed: bool) -> str:
+    return "yes" if passed else "NO"
+
+
+def _short(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1e}"
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2%}"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (Check, Timing)):
+        return value.to_dict()
+    if isinstance(value, tuple):
+        return list(value)
+    return number(value) if isinstance(value, float) else value

@@ -1,0 +1,3 @@
+"""A kernel whose import fails."""
+
+raise ImportError("libbroken.so: cannot open shared object file")

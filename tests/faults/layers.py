@@ -1,0 +1,237 @@
+"""Layers for transformers' RMSNorm (`weight`, `variance_epsilon`); what is wrong stands in each docstring."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+
+def _norm(x: torch.Tensor, eps: float) -> torch.Tensor:
+    wide = x.to(torch.float32)
+    return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(x.dtype)
+
+
+class _Scaled(torch.autograd.Function):
+    """The identity, whose gradient is off by a factor."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, factor: float) -> torch.Tensor:
+        ctx.factor = factor
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return gradient * ctx.factor, None
+
+
+class _Greedy(torch.autograd.Function):
+    """The identity, whose backward works in the buffer it is given."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        result = gradient.clone()
+        gradient.zero_()
+        return result
+
+
+class _Reusing(torch.autograd.Function):
+    """The identity, whose backward works in the buffer of its result."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        result = x.clone()
+        ctx.result = result
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            ctx.result.detach().zero_()
+        return gradient.clone()
+
+
+class _Norm(nn.Module):
+    can_torch_compile = True
+    has_backward = True
+
+    weight: torch.Tensor
+    variance_epsilon: float
+
+
+class Faithful(_Norm):
+    """Nothing: the original's own arithmetic, by other hands."""
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return self.weight * _norm(hidden_states, self.variance_epsilon)
+
+
+class Reordered(_Norm):
+    """Nothing: the squares are summed backwards, one after the other."""
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        wide = hidden_states.to(torch.float32)
+        total = torch.zeros_like(wide[..., :1])
+        for column in reversed(wide.square().unbind(-1)):
+            total = total + column.unsqueeze(-1)
+        scale = torch.rsqrt(total / wide.shape[-1] + self.variance_epsilon)
+        return self.weight * (wide * scale).to(hidden_states.dtype)
+
+
+class Fused(_Norm):
+    """Nothing: PyTorch's own fused norm, which multiplies by the weight before it rounds."""
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return functional.rms_norm(hidden_states, self.weight.shape, self.weight, self.variance_epsilon)
+
+
+class Dropping(_Norm):
+    """Nothing, for a norm that drops a tenth of its values in training."""
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return functional.dropout(self.weight * _norm(hidden_states, self.variance_epsilon), 0.1, self.training)
+
+
+class WeightOffset(_Norm):
+    """The weight is 3 % too large."""
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return self.weight * 1.03 * _norm(hidden_states, self.variance_epsilon)
+
+
+class NoWeight(_Norm):
+    """The weight is left out, which weights of exactly one would hide."""
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return _norm(hidden_states, self.variance_epsilon) * (self.weight / self.weight)
+
+
+class EpsilonOutside(_Norm):
+    """Epsilon is added to the root instead of to what is under it."""
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        wide = hidden_states.to(torch.float32)
+        root = wide.square().mean(-1, keepdim=True).sqrt()
+        return self.weight * (wide / (root + self.variance_epsilon)).to(hidden_states.dtype)
+
+
+class WeakGradient(_Norm):
+    """The gradient is 0.9 of what it should be."""
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return _Scaled.apply(self.weight * _norm(hidden_states, self.variance_epsilon), 0.9)  # type: ignore[no-untyped-call, no-any-return]
+
+
+class LostGradient(_Norm):
+    """The weight gets no gradient."""
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return self.weight.detach() * _norm(hidden_states, self.variance_epsilon)
+
+
+class CutOff(_Norm):
+    """The result is cut off from autograd."""
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return (self.weight * _norm(hidden_states, self.variance_epsilon)).detach()
+
+
+class OnlyInTraining(_Norm):
+    """Wrong in training and nowhere else."""
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        factor = 1.1 if self.training else 1.0
+        return self.weight * _norm(hidden_states, self.variance_epsilon) * factor
+
+
+class WritesToInput(_Norm):
+    """Right, but its input is the buffer it works in."""
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        result = self.weight * _norm(hidden_states, self.variance_epsilon)
+        with torch.no_grad():
+            hidden_states.copy_(result)
+        return result
+
+
+class WritesToWeight(_Norm):
+    """Right, but it halves its weight on the way out."""
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        result = self.weight * _norm(hidden_states, self.variance_epsilon)
+        self.weight.data.mul_(0.5)
+        return result
+
+
+class WritesToGradient(_Norm):
+    """Right, but its backward works in the gradient it is given."""
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return _Greedy.apply(self.weight * _norm(hidden_states, self.variance_epsilon))  # type: ignore[no-untyped-call, no-any-return]
+
+
+class ReusesResult(_Norm):
+    """Right, but its backward works in the buffer of its result."""
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return _Reusing.apply(self.weight * _norm(hidden_states, self.variance_epsilon))  # type: ignore[no-untyped-call, no-any-return]
+
+
+class Raises(_Norm):
+    """Fails as a launch on too small a device does."""
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("out of resource: shared memory")
+
+
+class Unsteady(_Norm):
+    """Differs from run to run, far below any tolerance."""
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        noise = 1 + 2e-7 * torch.randn_like(hidden_states)
+        return self.weight * _norm(hidden_states, self.variance_epsilon) * noise
+
+
+class OneWrong(_Norm):
+    """One value in all is wrong."""
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        result = self.weight * _norm(hidden_states, self.variance_epsilon)
+        return result + functional.one_hot(torch.tensor(7), result.numel()).view(result.shape).to(result.dtype)
+
+
+class NotANumber(_Norm):
+    """The first row is not a number."""
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        result = self.weight * _norm(hidden_states, self.variance_epsilon)
+        first = torch.zeros_like(result)
+        first[..., 0] = float("nan")
+        return result + first
+
+
+class WrongShape(_Norm):
+    """Drops a column."""
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return (self.weight * _norm(hidden_states, self.variance_epsilon))[..., :-1]
+
+
+class WrongType(_Norm):
+    """Returns double precision."""
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return (self.weight * _norm(hidden_states, self.variance_epsilon)).double()
+
+
+class ReturnsTuple(_Norm):
+    """Returns a tuple of one."""
+
+    def forward(self, hidden_states: torch.Tensor) -> Any:
+        return (self.weight * _norm(hidden_states, self.variance_epsilon),)

@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import nn
+
+import kerncfg
+from kerncfg.errors import ConfigError, IntegrityError, LockError, TrustError
+from kerncfg.machine import detect
+from tests.builders import kernel_folder
+
+if TYPE_CHECKING:
+    from kerncfg.documents.target import Target
+
+TIMES_TEN = """
+from torch import nn
+
+class Norm(nn.Module):
+    def forward(self, x):
+        return x * 10
+"""
+
+
+@kerncfg.kernel_layer("ApiNorm")
+class ApiNorm(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.weight
+
+
+def reference(plan: kerncfg.Plan, name: str) -> str:
+    step = plan.step(name)
+    assert step is not None
+    return str(step.modes[kerncfg.Mode.INFERENCE].choices[0].kernel.reference)
+
+
+def test_overrides_are_those_of_the_command_line() -> None:
+    plan = kerncfg.plan("kernels.RMSNorm.cpu=builtin:RMSNorm", target="cpu")
+    assert reference(plan, "RMSNorm") == "builtin:RMSNorm"
+
+
+def test_a_target_is_a_name_a_node_or_a_target() -> None:
+    node = {"device": "cuda", "capability": "9.0", "backend_version": "12.8"}
+    assert kerncfg.plan(target="h100").target.capability == "9.0"
+    assert kerncfg.plan(target=node).target.capability == "9.0"
+    described: Target = detect(node)
+    assert kerncfg.plan(target=described).target is described
+
+
+def test_a_wrong_target_node_is_located_as_an_argument() -> None:
+    with pytest.raises(ConfigError) as raised:
+        kerncfg.plan(target={"device": "cuda", "capabilty": "9.0"})
+    assert [issue.path for issue in raised.value.issues] == ["target.capabilty"]
+
+
+def test_a_document_as_data_takes_missing_nodes_from_the_packaged_ones() -> None:
+    plan = kerncfg.plan(target="cpu", config={"kernels": {"X": {"cpu": "builtin:RMSNorm"}}})
+    assert reference(plan, "X") == "builtin:RMSNorm"
+    assert plan.step("RMSNorm") is not None
+
+
+def test_a_document_as_data_grants_no_trust_and_says_so() -> None:
+    document: dict[str, Any] = {
+        "kernels": {"X": {"cuda": "evil/x@v1:X"}},
+        "trust": {"publishers": {"evil": True}, "repositories": {}, "allow_all_kernels": True},
+    }
+    plan = kerncfg.plan(target="h100", config=document)
+    step = plan.step("X")
+    assert step is not None
+    assert "publisher evil is not trusted" in step.modes[kerncfg.Mode.INFERENCE].rejected[0].reason
+    assert any("trust.publishers.evil" in note for note in plan.notes)
+    assert any("trust.allow_all_kernels" in note for note in plan.notes)
+
+
+def test_a_document_and_an_override_may_not_say_the_same_node() -> None:
+    with pytest.raises(ConfigError, match="both say 'kernels'"):
+        kerncfg.plan("kernels.X.cpu=builtin:RMSNorm", config={"kernels": {}})
+
+
+def test_the_document_given_is_not_changed() -> None:
+    document: dict[str, Any] = {"kernels": {"X": {"cpu": "builtin:RMSNorm", "cuda": "org/a@v1:X"}}}
+    before = json.dumps(document)
+    for target in ("cpu", "h100", "mi300x"):
+        kerncfg.plan(target=target, config=document)
+    assert json.dumps(document) == before
+
+
+def test_switched_off_keeps_everything_and_reads_no_kernel(tmp_path: Path) -> None:
+    plan = kerncfg.plan("enabled=false", f"kernels.ApiNorm.cpu={tmp_path}/none:Norm", target="cpu")
+    assert {step.kind for step in plan.steps} == {"keep"}
+    assert {step.reason for step in plan.steps} == {"kernels are switched off: enabled is false"}
+
+
+def test_a_plan_from_a_file_is_the_same_plan(tmp_path: Path) -> None:
+    plan = kerncfg.plan("kernels=bundled", target="h100")
+    plan.save(tmp_path / "plan.json")
+    assert kerncfg.load_plan(tmp_path / "plan.json") == plan
+
+
+def test_a_plan_from_a_file_carries_no_consent(tmp_path: Path) -> None:
+    folder = kernel_folder(tmp_path / "mine", TIMES_TEN)
+    kerncfg.plan(f"kernels.ApiNorm.cpu={folder}:Norm", target="cpu").save(tmp_path / "plan.json")
+    model = nn.Sequential(ApiNorm())
+    with pytest.raises(TrustError, match=r"was not named by you"):
+        kerncfg.apply(kerncfg.load_plan(tmp_path / "plan.json"), model)
+    plan = kerncfg.load_plan(tmp_path / "plan.json", trust=[str(folder)])
+    with kerncfg.apply(plan, model):
+        assert torch.equal(model(torch.ones(4)), torch.full((4,), 10.0))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "not JSON"),
+        ("[]", "holds a list, not a plan"),
+        ('{"schema": 1}', "digest"),
+    ],
+)
+def test_a_file_that_is_no_plan_is_one_clear_error(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "plan.json").write_text(content)
+    with pytest.raises(ConfigError, match=message):
+        kerncfg.load_plan(tmp_path / "plan.json")
+
+
+def test_a_plan_that_is_not_there_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        kerncfg.load_plan(tmp_path / "plan.json")
+
+
+def test_a_plan_of_another_format_is_refused(tmp_path: Path) -> None:
+    data = kerncfg.plan(target="cpu").to_dict()
+    (tmp_path / "plan.json").write_text(json.dumps({**data, "schema": 99}))
+    with pytest.raises(LockError, match="99"):
+        kerncfg.load_plan(tmp_path / "plan.json")
+
+
+def test_an_edited_plan_is_refused(tmp_path: Path) -> None:
+    data = kerncfg.plan("kernels=bundled", target="h100").to_dict()
+    data["target"]["capability"] = "8.0"
+    (tmp_path / "plan.json").write_text(json.dumps(data))
+    with pytest.raises(IntegrityError, match="edited"):
+        kerncfg.load_plan(tmp_path / "plan.json")
+
+
+def test_kernelize_plans_for_the_model_and_can_be_undone(tmp_path: Path) -> None:
+    folder = kernel_folder(tmp_path / "mine", TIMES_TEN)
+    model = nn.Sequential(ApiNorm())
+    bindings = kerncfg.kernelize(model, f"kernels.ApiNorm.cpu={folder}:Norm", mode="training")
+    assert torch.equal(model(torch.ones(4)), torch.full((4,), 10.0))
+    bindings.revert()
+    assert torch.equal(model(torch.ones(4)), torch.ones(4))
+
+
+def test_kernelize_keeps_a_target_that_was_said() -> None:
+    model = nn.Sequential(ApiNorm())
+    with pytest.warns(UserWarning, match="on cpu, the plan is for cuda"):
+        bindings = kerncfg.kernelize(model, "target=h100", "kernels.ApiNorm.cuda=builtin:RMSNorm")
+    assert bindings.plan.target.device == "cuda"
+    assert bindings.report.counts["swapped"] == 0
+
+
+def test_plans_made_in_threads_do_not_mix() -> None:
+    barrier = threading.Barrier(8)
+    found: dict[int, list[str]] = {}
+
+    def work(number: int) -> None:
+        barrier.wait()
+        made = [kerncfg.plan(f"kernels.X{number}.cpu=builtin:RMSNorm", target="cpu") for _ in range(5)]
+        found[number] = [step.name for plan in made for step in plan.steps if step.own]
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {number: [f"X{number}"] * 5 for number in range(8)}

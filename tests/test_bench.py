@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import gc
+import json
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+
+from kerncfg.compiler.schema import validate
+from kerncfg.evidence.bench import _spread, _verdict, bench
+from kerncfg.evidence.rows import Measurement, TimedRow, Timing
+from tests.subjects import applied, fault, matched, qwen3, stack
+from tests.test_capture import assert_as_before, state
+
+QUICK = 0.005  # seconds for each comparison: enough for three pairs, and nothing here asks what is faster
+
+
+@cache
+def measured(name: str, training: bool = True, mode: str | None = None) -> Measurement:
+    loaded = qwen3()
+    with applied(loaded.model, fault(name, training=training), mode=mode) as bindings:
+        return bench(bindings, loaded.inputs, seconds=QUICK)
+
+
+def test_every_kernel_is_measured_in_every_mode_that_runs_it() -> None:
+    found = measured("Faithful")
+    assert [row.mode for row in found.rows] == ["inference"] * 3 + ["training"] * 3
+    assert [row.sites for row in found.rows[:3]] == [5, 2, 2]
+    assert found.model is not None and found.model.training is not None
+    assert found.passed
+
+
+def test_a_mode_that_runs_the_original_is_not_measured() -> None:
+    found = measured("Faithful", training=False)
+    assert {row.mode for row in found.rows} == {"inference"}
+    assert found.model is not None and (found.model.mode, found.model.training) == ("inference", None)
+
+
+def test_a_fixed_mode_is_the_only_one_measured() -> None:
+    found = measured("Faithful", mode="training")
+    assert {row.mode for row in found.rows} == {"training"}
+    assert found.model is not None and (found.model.mode, found.model.training) == ("training", None)
+
+
+def test_the_speedup_is_that_of_the_medians() -> None:
+    for row in measured("Reordered", training=False).rows:
+        assert row.original_s is not None and row.kernel_s is not None and row.speedup is not None
+        assert row.speedup == pytest.approx(row.original_s / row.kernel_s)
+        assert row.runs >= 3 and row.spread is not None and row.spread >= 0
+
+
+@pytest.mark.parametrize(
+    ("speedup", "paired", "spread", "verdict"),
+    [
+        (1.3, 1.25, 0.2, "faster"),
+        (1.3, 1.1, 0.2, "none"),
+        (1.1, 1.1, 0.2, "none"),
+        (0.95, 0.95, 0.1, "none"),
+        (0.8, 0.8, 0.2, "slower"),
+        (0.8, 1.2, 0.1, "none"),
+    ],
+)
+def test_a_difference_inside_the_spread_is_none(speedup: float, paired: float, spread: float, verdict: str) -> None:
+    assert _verdict(speedup, paired, spread) == verdict
+
+
+def test_the_spread_is_the_middle_half_of_many_pairs_and_twice_all_of_few() -> None:
+    assert _spread([1.0, 1.1, 1.2]) == pytest.approx(0.4 / 1.1)
+    assert _spread([1.0] * 20 + [50.0]) == 0
+
+
+def test_a_kernel_that_raises_fails_its_row_and_the_model_is_spared() -> None:
+    found = measured("Raises")
+    assert {row.reason for row in found.rows} == {"raised RuntimeError: out of resource: shared memory"}
+    assert found.rows[0].verdict is None
+    assert not found.passed
+    assert found.model is not None and found.model.reason is not None
+    assert found.model.reason.startswith("not run with its kernels: model.layers.0.input_layernorm: ")
+
+
+def test_a_kernel_that_writes_to_a_weight_does_not_change_it() -> None:
+    loaded = qwen3()
+    weights = {name: value.clone() for name, value in loaded.model.state_dict().items()}
+    with applied(loaded.model, fault("WritesToWeight", training=False)) as bindings:
+        found = bench(bindings, loaded.inputs, seconds=QUICK)
+    assert {row.reason for row in found.rows} == {"writes to weight"}
+    for name, value in loaded.model.state_dict().items():
+        assert torch.equal(value, weights[name]), name
+
+
+@pytest.mark.parametrize("name", ["WritesToInput", "WritesToGradient"])
+def test_every_reading_starts_from_the_same_inputs(name: str) -> None:
+    loaded = qwen3()
+    given = loaded.inputs["input_ids"].clone()
+    with applied(loaded.model, fault(name, training=name == "WritesToGradient")) as bindings:
+        assert bench(bindings, loaded.inputs, seconds=QUICK).passed
+    assert torch.equal(loaded.inputs["input_ids"], given)
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("name", ["Faithful", "Raises", "WritesToGradient"])
+def test_the_model_is_as_before(name: str, training: bool) -> None:
+    model, inputs = stack()
+    model.train(training)
+    model.dropout.train(not training)
+    model.first.weight.grad = torch.ones(16)
+    with applied(model, matched(name)) as bindings:
+        before, random = state(model), torch.get_rng_state()
+        bench(bindings, inputs, seconds=QUICK)
+        assert_as_before(model, before)
+        assert torch.equal(torch.get_rng_state(), random)
+    assert gc.isenabled()
+
+
+def test_frozen_weights_are_measured_forward_only() -> None:
+    model, inputs = stack()
+    model.requires_grad_(False)
+    with applied(model, matched("Faithful")) as bindings:
+        assert bench(bindings, inputs, seconds=QUICK).passed
+
+
+def test_sites_that_were_not_reached_are_noted() -> None:
+    model, inputs = stack()
+    with applied(model, matched("Faithful")) as bindings:
+        found = bench(bindings, inputs, seconds=QUICK)
+    assert found.notes == ("spare: not reached by the run of the model, so not measured",)
+
+
+def test_nothing_swapped_is_nothing_to_measure() -> None:
+    loaded = qwen3()
+    with applied(loaded.model, "kernels=reference") as bindings:
+        found = bench(bindings, loaded.inputs)
+    assert (found.rows, found.model, found.passed) == ((), None, True)
+
+
+@pytest.mark.parametrize("name", ["Faithful", "Raises"])
+def test_the_document_is_json_in_the_form_of_its_schema(name: str) -> None:
+    data = measured(name).to_dict()
+    validate(json.loads(json.dumps(data, allow_nan=False)), "measurement")
+
+
+def test_the_table_shows_seconds_in_a_unit_that_fits_and_why_a_row_has_none() -> None:
+    common: dict[str, Any] = {"name": "RMSNorm", "sites": 1, "kernel": "builtin:RMSNorm", "mode": "inference"}
+    place = {**common, "device": "cpu", "dtype": "float32"}
+    good = Timing(original_s=3e-5, kernel_s=2e-5, speedup=1.5, spread=0.1, verdict="faster", runs=20)
+    fields: dict[str, Any] = {name: getattr(good, name) for name in Timing.__slots__}
+    rows = (TimedRow(path="a", **fields, **place), TimedRow(path="b", reason="raised OSError", **place))
+    text = str(Measurement(rows=rows, model=None))
+    assert "30 us" in text and "1.50" in text and "faster" in text
+    assert text.endswith("b: raised OSError")

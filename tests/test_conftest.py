@@ -1,0 +1,60 @@
+"""The rules that hold for every test do hold."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SKIPS = """
+import pytest
+
+@pytest.mark.skip(reason="no reason")
+def test_skipped(): ...
+
+def test_skips_itself():
+    pytest.importorskip("a_package_that_nobody_has")
+
+@pytest.mark.peers
+@pytest.mark.skip(reason="no peer")
+def test_without_a_peer(): ...
+
+@pytest.mark.xfail(strict=True)
+def test_expected_to_fail():
+    assert False
+"""
+
+
+def _run(folder: Path, code: str) -> str:
+    shutil.copy(Path(__file__).with_name("conftest.py"), folder)
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n  gpu\n  peers\n", encoding="utf-8")
+    (folder / "test_it.py").write_text(code, encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider", str(folder)]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120).stdout
+
+
+def test_only_a_missing_device_or_peer_is_a_reason_to_skip(tmp_path: Path) -> None:
+    printed = _run(tmp_path, SKIPS)
+    assert "1 failed, 1 skipped, 1 xfailed, 1 error" in printed
+    assert "only tests marked gpu or peers may skip" in printed
+
+
+def test_a_file_that_skips_itself_fails(tmp_path: Path) -> None:
+    printed = _run(tmp_path, "import pytest\npytest.importorskip('a_package_that_nobody_has')")
+    assert "1 error" in printed
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "2001:db8::1", "example.invalid"])
+def test_a_connection_that_leaves_this_machine_is_refused(host: str) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as outward, pytest.raises(OSError, match="tests reach loopback only"):
+        outward.connect((host, 80))
+
+
+def test_a_connection_to_this_machine_is_not() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as inward:
+        inward.connect(server.getsockname())

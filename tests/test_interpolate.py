@@ -1,0 +1,102 @@
+"""What `${…}` stands for, and where the environment may not show."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kerncfg.compiler.compose import compose
+from kerncfg.errors import ConfigError
+
+
+def node(name: str, *overrides: str) -> Any:
+    return compose(overrides)[0][name]
+
+
+def refused(*overrides: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        compose(overrides)
+    return [f"{issue.path} {issue.message}" for issue in caught.value.issues]
+
+
+@pytest.fixture(autouse=True)
+def secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNCFG_TEST_SECRET", "hunter2")
+
+
+def test_a_value_may_stand_for_another() -> None:
+    assert node("kernels", "kernels.X=${kernels.Y.cuda}", "kernels.Y.cuda=a/b:C")["X"] == "a/b:C"
+
+
+def test_a_value_may_stand_for_a_whole_map() -> None:
+    assert node("kernels", "kernels.X=${kernels.Y}", "kernels.Y={cuda: [a/b:C]}")["X"] == {"cuda": ["a/b:C"]}
+
+
+def test_a_value_keeps_its_type() -> None:
+    assert node("model", "model.batch=${model.config.num_hidden_layers}")["batch"] == 4
+
+
+def test_a_value_inside_a_list_is_found() -> None:
+    found = node("kernels", "kernels.X.cuda=[a/b:C,'${kernels.Y}']", "kernels.Y=d/e:F")
+    assert found["X"]["cuda"] == ["a/b:C", "d/e:F"]
+
+
+def test_an_escaped_one_is_its_own_characters() -> None:
+    assert node("model", r"model.config.x='\${a}'")["config"]["x"] == "${a}"
+
+
+def test_the_origin_keeps_the_characters_that_were_written() -> None:
+    origin = compose(["kernels.X=${kernels.Y}", "kernels.Y=a/b:C"])[1].at(("kernels", "X"))
+    assert origin is not None and origin.text == "${kernels.Y}"
+
+
+def test_every_one_that_leads_nowhere_is_told() -> None:
+    found = refused("kernels.X=${kernels.Z}", "kernels.Y=${nowhere.at.all}")
+    assert [fault.partition(":")[0] for fault in found] == [
+        "kernels.X ${kernels.Z} leads nowhere",
+        "kernels.Y ${nowhere.at.all} leads nowhere",
+    ]
+
+
+def test_one_that_cannot_be_read_is_told() -> None:
+    assert refused("kernels.X='${a'") == ["kernels.X ${a is no interpolation that can be read"]
+
+
+def test_two_that_stand_for_each_other_are_refused() -> None:
+    assert len(refused("kernels.X=${kernels.Y}", "kernels.Y=${kernels.X}")) == 2
+
+
+def test_the_environment_may_say_where_the_models_weights_are() -> None:
+    found = node("model", "model.pretrained=${oc.env:KERNCFG_TEST_SECRET}/weights")
+    assert found["pretrained"] == "hunter2/weights"
+
+
+@pytest.mark.parametrize("path", ["kernels.X", "trust.publishers.a", "policy.fallback", "target.torch"])
+def test_the_environment_may_not_stand_where_it_would_be_shown(path: str) -> None:
+    (fault,) = refused(f"{path}=${{oc.env:KERNCFG_TEST_SECRET}}")
+    assert "brings a value of the environment" in fault
+    assert "hunter2" not in fault
+
+
+@pytest.mark.parametrize(
+    "reference",
+    ["${model.pretrained}", "${model}", "${kernels.${model.dtype}}", "${..model.pretrained}", "x${kernels.Y}"],
+)
+def test_the_environment_may_not_come_by_way_of_another_value(reference: str) -> None:
+    found = refused(
+        f"kernels.X='{reference}'", "kernels.Y=${model.pretrained}", "model.pretrained=${oc.env:KERNCFG_TEST_SECRET}"
+    )
+    assert [fault.split()[0] for fault in found] == ["kernels.X", "kernels.Y"]
+    assert "hunter2" not in str(found)
+
+
+def test_what_does_not_reach_the_environment_is_let_be() -> None:
+    overrides = ("model.pretrained=${oc.env:KERNCFG_TEST_SECRET}", "kernels.X=${kernels.Y}", "kernels.Y=a/b:C")
+    assert node("kernels", *overrides)["X"] == "a/b:C"
+
+
+def test_a_variable_that_is_not_set_is_told_by_its_text() -> None:
+    assert refused("model.pretrained=${oc.env:KERNCFG_TEST_UNSET}") == [
+        "model.pretrained ${oc.env:KERNCFG_TEST_UNSET} cannot be resolved"
+    ]

@@ -1,0 +1,215 @@
+"""What people type, and what Hydra is given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+from kerncfg.compiler.overrides import combinations, pieces, rewrite, sweeping
+from kerncfg.errors import ConfigError
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+REWRITTEN = {
+    # options of groups
+    "kernels=liger": ["kernels=liger"],
+    "+kernels=liger": ["kernels=liger"],
+    "experiment=fast": ["experiment=fast"],
+    "+experiment=fast": ["experiment=fast"],
+    "experiment=null": ["~experiment"],
+    "inherited=none": ["kernels@inherited=none"],
+    "kernels@inherited=none": ["kernels@inherited=none"],
+    "policy=[default,strict]": ["policy=[default,strict]"],
+    "kernels='3'": ["kernels='3'"],
+    # a mapping or row as a map replaces what was there; with a + it is laid over it
+    "kernels={A: a/b:C}": ["kernels=none", "++kernels={A: a/b:C}"],
+    "+kernels={A: a/b:C}": ["++kernels={A: a/b:C}"],
+    "inherited={A: a/b:C}": ["kernels@inherited=none", "++inherited={A: a/b:C}"],
+    "kernels.X={cuda: a/b:C}": ["++kernels.X=null", "++kernels.X={cuda: a/b:C}"],
+    "kernels.X.cuda={kernel: a/b:C}": ["++kernels.X.cuda=null", "++kernels.X.cuda={kernel: a/b:C}"],
+    "+kernels.X={cuda: a/b:C}": ["++kernels.X={cuda: a/b:C}"],
+    "model={factory: 'python:a:b'}": ["~model", "++model={factory: 'python:a:b'}"],
+    "policy.verify={on_fail: error}": ["++policy.verify={on_fail: error}"],
+    "target={device: cuda}": ["++target={device: cuda}"],
+    # values
+    "enabled=false": ["++enabled=false"],
+    "target.device=cuda": ["++target.device=cuda"],
+    "kernels.X=null": ["++kernels.X=null"],
+    "kernels.X=": ["++kernels.X="],
+    "kernels.X.cuda=a/b@v1:C": ["++kernels.X.cuda=a/b@v1:C"],
+    f"kernels.X.cuda=a/b@{COMMIT}:C": [f"++kernels.X.cuda=a/b@{COMMIT}:C"],
+    "+kernels.X.cuda=a/b:C": ["++kernels.X.cuda=a/b:C"],
+    "++kernels.X.cuda=a/b:C": ["++kernels.X.cuda=a/b:C"],
+    "kernels.X.cuda=a/b@>=2.0,<3.0:C": ["++kernels.X.cuda='a/b@>=2.0,<3.0:C'"],
+    "kernels.X.cuda=a/b@==2.1:C": ["++kernels.X.cuda='a/b@==2.1:C'"],
+    "kernels.X.version=>=1,<2": ["++kernels.X.version='>=1,<2'"],
+    "kernels.X.version=3": ["++kernels.X.version=3"],
+    "kernels.X.cuda=~/d:N": ["++kernels.X.cuda='~/d:N'"],
+    "kernels.X.cuda=/my (1)/ü:N": ["++kernels.X.cuda='/my (1)/ü:N'"],
+    "kernels.X.cuda=it's/a:N": ["++kernels.X.cuda='it\\'s/a:N'"],
+    "kernels.X.cuda=C:\\d\\x:N": ["++kernels.X.cuda=C:\\d\\x:N"],
+    "kernels.X.cuda=[a/b:C,{kernel: c/d:E, version: 2}]": ["++kernels.X.cuda=[a/b:C,{kernel: c/d:E, version: 2}]"],
+    "kernels.X.cuda=${kernels.Y.cuda}": ["++kernels.X.cuda=${kernels.Y.cuda}"],
+    "kernels.X.revision='61e9540'": ["++kernels.X.revision='61e9540'"],
+    "kernels.X.match.path=model.layers.*.norm": ["++kernels.X.match.path=model.layers.*.norm"],
+    # names that hold a slash
+    "trust.repositories.acme/norms=true": ["++trust.repositories={acme/norms:true}"],
+    "trust.repositories.acme/norms.v2=true": ["++trust.repositories={acme/norms.v2:true}"],
+    "~trust.repositories.acme/norms": ["++trust.repositories={acme/norms:false}"],
+    # taking out
+    "~kernels.X": ["++kernels.X=inherited"],
+    "~kernels.X.cuda": ["~kernels.X.cuda"],
+    "~kernels": ["kernels=none"],
+    "~inherited": ["kernels@inherited=none"],
+    "~experiment": ["~experiment"],
+    "~model": ["~model"],
+    # sweeps
+    "kernels=none,bundled": ["kernels=none,bundled"],
+    "kernels.X.cuda=a/b@>=1,<2:C,c/d@>=3:E": ["++kernels.X.cuda='a/b@>=1,<2:C','c/d@>=3:E'"],
+    "kernels.X.cuda=choice(a/b:C,'c/d@>=3:E')": ["++kernels.X.cuda=a/b:C,'c/d@>=3:E'"],
+    "kernels.X.version=range(1,3)": ["++kernels.X.version=range(1,3)"],
+    "trust.repositories.a/b=true,false": ["++trust.repositories={a/b:true},{a/b:false}"],
+    # what is not ours
+    "hydra.run.dir=x": ["hydra.run.dir=x"],
+    "+lr=0.1": ["+lr=0.1"],
+    "~optimizer": ["~optimizer"],
+}
+
+REFUSED = {
+    "": "is no override",
+    "=x": "is no override",
+    "a b=1": "is no override",
+    "word": "is no override",
+    "kernls.X.version=>=1": "is no override",
+    "kernels": "has no value",
+    "kernels=": "chooses nothing",
+    "policy=null": "chooses nothing",
+    "kernels=3": "no option's name",
+    "experiment={a: b}": "a map where an option is chosen",
+    "~policy": "leaves no policy",
+    "~kernels.X=a": "has a value",
+    "kernels..X=a": "an empty part in its key",
+    "kernels.*.cuda=a/b:C": "'*' cannot stand in a key",
+    "kernels.X.cuda={kernel: a/b@>=2:C}": "cannot read {kernel: a/b@>=2:C}",
+    "kernels.X.cuda=[a/b@>=2:C]": "cannot read [a/b@>=2:C]",
+    "kernels.X.cuda='a": "cannot read 'a",
+    "kernels.X.cuda=nope(a)": "cannot read nope(a)",
+}
+
+# What the command line and a file would read differently: the value typed, and what the hint offers.
+DIFFERENT = {
+    "enabled=on": "enabled=true",
+    "enabled=Off": "enabled=false",
+    "enabled=tRue": "enabled=\"'tRue'\"",
+    "kernels.X.revision=0123456": "kernels.X.revision=\"'0123456'\"",
+    "kernels.X.revision=12:30:45": "kernels.X.revision=\"'12:30:45'\"",
+    "kernels.X.revision=0x10": "kernels.X.revision=16",
+    "kernels.X.cuda=a b #c": "kernels.X.cuda=\"'a b #c'\"",
+    "model.config.x=inf": "model.config.x=\"'inf'\"",
+    "kernels.X.cuda=nULL": "kernels.X.cuda=\"'nULL'\"",
+    "kernels.X.exclude=[yes,a.b]": "'yes'",
+    "kernels.X.when={config.hidden_act: off}": "'off'",
+}
+
+
+@pytest.mark.parametrize("typed", REWRITTEN)
+def test_an_override_is_rewritten(typed: str) -> None:
+    assert rewrite([typed]) == REWRITTEN[typed]
+
+
+@pytest.mark.parametrize("typed", REWRITTEN)
+def test_rewriting_again_changes_nothing(typed: str) -> None:
+    once = rewrite([typed])
+    assert rewrite(once) == once
+
+
+@pytest.mark.parametrize("typed", REWRITTEN)
+def test_hydra_reads_what_it_is_given(typed: str) -> None:
+    OverridesParser.create().parse_overrides(rewrite([typed]))
+
+
+@pytest.mark.parametrize("typed", REFUSED)
+def test_what_cannot_be_read_is_refused_with_a_hint(typed: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        rewrite([typed])
+    (issue,) = caught.value.issues
+    assert REFUSED[typed] in issue.message
+    assert issue.file == f"override: {typed}"
+    assert issue.hint
+
+
+@pytest.mark.parametrize("typed", DIFFERENT)
+def test_what_a_file_would_read_differently_is_refused_with_the_line_to_type(typed: str) -> None:
+    with pytest.raises(ConfigError, match="in a file it would be") as caught:
+        rewrite([typed])
+    assert DIFFERENT[typed] in str(caught.value.issues[0].hint)
+
+
+def test_the_line_offered_is_accepted() -> None:
+    assert rewrite(["kernels.X.revision='0123456'"]) == ["++kernels.X.revision='0123456'"]
+
+
+def test_an_override_of_a_misspelt_node_that_cannot_be_read_is_told_the_nearest_node() -> None:
+    with pytest.raises(ConfigError) as caught:
+        rewrite(["kernls.X.version=>=1"])
+    assert caught.value.issues[0].hint == "did you mean kernels?"
+
+
+def test_every_fault_of_every_override_is_told() -> None:
+    with pytest.raises(ConfigError) as caught:
+        rewrite(["kernels=", "kernels.X=a/b:C", "enabled=on", "~policy"])
+    assert [issue.path for issue in caught.value.issues] == ["kernels", "enabled", "policy"]
+
+
+@pytest.mark.parametrize(
+    ("value", "parts"),
+    [
+        ("a,b", ["a", "b"]),
+        ("a/b@>=1,<2:C", ["a/b@>=1,<2:C"]),
+        ("a/b@>=1,<2:C,d", ["a/b@>=1,<2:C", "d"]),
+        ("[a,b],[c]", ["[a,b]", "[c]"]),
+        ("{a: 'x,y'},z", ["{a: 'x,y'}", "z"]),
+        ("'a,b',\"c,d\"", ["'a,b'", '"c,d"']),
+        ("it's,that's", ["it's", "that's"]),
+        ("${f:a,b},c", ["${f:a,b}", "c"]),
+        ("'a\\'b,c',d", ["'a\\'b,c'", "d"]),
+        ("", [""]),
+    ],
+)
+def test_a_value_splits_at_its_top_level_commas_but_not_inside_a_range(value: str, parts: list[str]) -> None:
+    assert pieces(value) == parts
+
+
+def test_a_sweep_is_told_from_one_value() -> None:
+    assert sweeping("kernels=none,bundled")
+    assert not sweeping("kernels.X=[a,b]")
+
+
+def test_a_sweep_gives_every_combination_in_hydras_order() -> None:
+    found = list(combinations(["kernels=none,bundled", "target.device=cpu", "kernels.X.cuda=a/b@>=1:C,'c'"]))
+    assert found == [
+        ["kernels=none", "++target.device=cpu", "++kernels.X.cuda='a/b@>=1:C'"],
+        ["kernels=none", "++target.device=cpu", "++kernels.X.cuda='c'"],
+        ["kernels=bundled", "++target.device=cpu", "++kernels.X.cuda='a/b@>=1:C'"],
+        ["kernels=bundled", "++target.device=cpu", "++kernels.X.cuda='c'"],
+    ]
+
+
+def test_a_sweep_that_only_hydra_can_spell_out_is_left_to_it() -> None:
+    assert list(combinations(["kernels=glob(*)", "model=llama"])) == [["model=llama"]]
+
+
+@pytest.mark.parametrize(
+    ("typed", "value"),
+    [
+        ("kernels.X=a/b@>=2.0,<3.0:C", "a/b@>=2.0,<3.0:C"),
+        ("kernels.X=it's/a:N", "it's/a:N"),
+        ("kernels.X=~/a\\b:N", "~/a\\b:N"),
+        ("kernels.X=é\\'x", "é\\'x"),
+    ],
+)
+def test_quoting_keeps_every_character(typed: str, value: Any) -> None:
+    (line,) = rewrite([typed])
+    assert OverridesParser.create().parse_override(line).value() == value

@@ -1,0 +1,255 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kerncfg.documents.config import KernelRef, Match, Trust
+from kerncfg.documents.plan import SCHEMA, Bind, Choice, Keep, Kernel, ModePlan, Plan, Rejection, Step
+from kerncfg.documents.target import Mode
+from kerncfg.errors import IntegrityError, LockError
+from tests.builders import A, target
+
+COMMIT = "0" * 39 + "1"
+
+
+def kernel(text: str = "/here:Norm", **parts: str | None) -> Kernel:
+    return Kernel(reference=KernelRef.parse(text), **{"digest": "abc", "variant": "torch-cuda", **parts})
+
+
+def choice(made: Kernel | None = None, **parts: Any) -> Choice:
+    said = {"origin": "my.yaml:3", "reason": "chosen for cuda", "conditions": {"dtype": ["bfloat16"]}}
+    return Choice(kernel=made or kernel(), **{**said, **parts})
+
+
+def bind(made: Kernel | None = None, **parts: Any) -> Bind:
+    rejected = (Rejection(reference=A, reason="too old", origin=None),)
+    left: dict[str, Any] = {
+        "name": "RMSNorm",
+        "modes": dict.fromkeys(Mode, ModePlan(choices=(choice(made),), rejected=rejected)),
+        "match": Match(class_="*Norm"),
+        "exclude": ("model.layers.0.*",),
+        "fallback": "error",
+        "own": True,
+        "reason": "some mode runs a kernel",
+    }
+    return Bind(**{**left, **parts})
+
+
+def plan(*steps: Step, **parts: Any) -> Plan:
+    return Plan(**{"target": target(), "steps": steps or (bind(),), "strict": False, **parts})
+
+
+KEEP = Keep(
+    name="SiLU",
+    modes={Mode.INFERENCE: ModePlan(choices=(choice(kernel("original", digest=None, variant=None)),))},
+    fallback="original",
+    own=False,
+    reason="off, inherited",
+)
+
+
+def test_a_plan_is_the_same_after_a_round_trip() -> None:
+    made = plan(bind(), KEEP, notes=("something was ignored",), strict=True)
+    assert Plan.from_dict(made.to_dict()) == made
+
+
+def test_a_plan_is_the_same_after_a_file(tmp_path: Path) -> None:
+    made = plan(bind(), KEEP)
+    made.save(tmp_path / "plan.json")
+    assert Plan.from_dict(json.loads((tmp_path / "plan.json").read_text(encoding="utf-8"))) == made
+
+
+def test_a_saved_plan_is_its_json(tmp_path: Path) -> None:
+    plan(KEEP).save(str(tmp_path / "plan.json"))
+    assert (tmp_path / "plan.json").read_bytes() == plan(KEEP).to_json().encode()
+
+
+def test_the_same_plan_gives_the_same_bytes() -> None:
+    again = Plan.from_dict(json.loads(plan(bind(), KEEP).to_json()))
+    assert again.to_json() == plan(bind(), KEEP).to_json()
+
+
+def test_the_order_of_packages_does_not_change_the_bytes() -> None:
+    one, other = {"a": "1", "b": "2"}, {"b": "2", "a": "1"}
+    assert plan(target=target(packages=one)).to_json() == plan(target=target(packages=other)).to_json()
+
+
+def test_a_plan_as_data_has_the_keys_that_others_rely_on() -> None:
+    made = plan(KEEP)
+    assert made.to_dict() == {
+        "schema": SCHEMA,
+        "digest": made.digest,
+        "target": target().to_dict(),
+        "strict": False,
+        "notes": [],
+        "steps": [
+            {
+                "name": "SiLU",
+                "kind": "keep",
+                "own": False,
+                "reason": "off, inherited",
+                "fallback": "original",
+                "match": None,
+                "exclude": [],
+                "modes": {
+                    "inference": {
+                        "choices": [
+                            {
+                                "reference": "original",
+                                "commit": None,
+                                "variant": None,
+                                "digest": None,
+                                "conditions": {"dtype": ["bfloat16"]},
+                                "origin": "my.yaml:3",
+                                "reason": "chosen for cuda",
+                            }
+                        ],
+                        "rejected": [],
+                        "unreached": [],
+                    }
+                },
+            }
+        ],
+    }
+
+
+def test_a_rejection_is_written_with_its_reason() -> None:
+    step = plan().to_dict()["steps"][0]
+    assert step["modes"]["training"]["rejected"] == [{"reference": A, "reason": "too old", "origin": None}]
+
+
+def test_text_of_any_language_is_written_as_it_is() -> None:
+    assert "größer" in plan(bind(reason="größer")).to_json()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        plan(bind(reason="another")),
+        plan(notes=("a note",)),
+        plan(trust=Trust(publishers=frozenset({"acme"}))),
+        plan(bind(own=False)),
+        plan(bind(modes=dict.fromkeys(Mode, ModePlan(choices=(choice(origin=None, reason="r"),))))),
+        plan(bind(kernel("/elsewhere:Norm"))),
+    ],
+    ids=["reason of a step", "notes", "trust", "own", "origin, reason and rejections", "where a folder lies"],
+)
+def test_two_people_who_would_run_the_same_have_one_digest(other: Plan) -> None:
+    assert other.digest == plan().digest
+
+
+def test_the_digest_of_a_hub_kernel_is_by_commit() -> None:
+    by_branch, by_range, by_commit = (
+        plan(bind(kernel(f"org/repo@{at}:Norm", commit=COMMIT))) for at in ("v1", ">=1,<2", COMMIT)
+    )
+    assert by_branch.digest == by_range.digest == by_commit.digest
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        plan(target=target("rocm")),
+        plan(target=target(packages={"triton": "3"})),
+        plan(strict=True),
+        plan(bind(), KEEP),
+        plan(bind(name="LayerNorm")),
+        plan(bind(match=None)),
+        plan(bind(exclude=())),
+        plan(bind(fallback="original")),
+        plan(bind(kernel(digest="abd"))),
+        plan(bind(kernel(variant="torch-universal"))),
+        plan(bind(kernel("/here:OtherNorm"))),
+        plan(bind(kernel("python:here:Norm"))),
+        plan(bind(kernel("org/repo@v1:Norm"))),
+        plan(bind(modes=dict.fromkeys(Mode, ModePlan(choices=(choice(conditions={}),))))),
+        plan(bind(modes={Mode.INFERENCE: ModePlan(choices=(choice(),))})),
+        plan(bind(modes=dict.fromkeys(Mode, ModePlan(choices=(choice(), choice(kernel(A))))))),
+    ],
+)
+def test_two_people_who_would_run_something_else_have_two_digests(other: Plan) -> None:
+    assert other.digest != plan().digest
+
+
+@pytest.mark.parametrize("parts", [{"commit": COMMIT}, {"text": "org/other@v1:Norm"}, {"text": "org/repo@v1:Other"}])
+def test_two_hub_kernels_have_two_digests(parts: dict[str, str]) -> None:
+    said = {"text": "org/repo@v1:Norm", "commit": "2" * 40}
+    assert plan(bind(kernel(**said))).digest != plan(bind(kernel(**{**said, **parts}))).digest
+
+
+def to_another_kernel(data: dict[str, Any]) -> None:
+    data["steps"][0]["modes"]["inference"]["choices"][0]["digest"] = "def"
+
+
+def to_another_device(data: dict[str, Any]) -> None:
+    data["target"]["device"] = "cpu"
+
+
+def to_all_modules(data: dict[str, Any]) -> None:
+    data["steps"][0]["match"] = None
+
+
+@pytest.mark.parametrize("edit", [to_another_kernel, to_another_device, to_all_modules])
+def test_an_edited_plan_is_refused(edit: Callable[[dict[str, Any]], None]) -> None:
+    data = json.loads(plan().to_json())
+    edit(data)
+    with pytest.raises(IntegrityError) as caught:
+        Plan.from_dict(data)
+    assert caught.value.message.startswith("the plan's content has digest ")
+    assert caught.value.message.endswith(f", the file says {plan().digest[:12]}")
+    assert caught.value.hint == "the file was edited; make the plan again with `kerncfg plan -o FILE`"
+
+
+@pytest.mark.parametrize(("found", "shown"), [(2, "2"), ("1", "'1'"), (None, "None")])
+def test_another_format_is_refused(found: object, shown: str) -> None:
+    with pytest.raises(LockError) as caught:
+        Plan.from_dict({**plan().to_dict(), "schema": found})
+    assert caught.value.message == f"the plan has format {shown}, this kerncfg reads 1"
+    assert caught.value.hint == "make the plan again with `kerncfg plan`"
+
+
+def test_a_plan_from_data_carries_no_consent() -> None:
+    made = plan(trust=Trust(allow_all_kernels=True))
+    assert Plan.from_dict(made.to_dict()).trust == Trust()
+    assert "allow_all" not in made.to_json()
+
+
+def test_a_plan_shows_how_much_it_swaps() -> None:
+    made = plan(bind(), KEEP)
+    assert repr(made) == f"<Plan {made.digest[:12]} for cuda: 1 of 2 names swapped>"
+
+
+def test_a_step_is_found_by_its_name() -> None:
+    made = plan(bind(), KEEP)
+    assert made.step("SiLU") == KEEP
+    assert made.step("GELU") is None
+
+
+def test_a_step_gives_each_kernel_once_and_not_the_original() -> None:
+    original = choice(kernel("original"))
+    modes = {
+        Mode.INFERENCE: ModePlan(choices=(choice(), choice(kernel(A)), original)),
+        Mode.TRAINING: ModePlan(choices=(choice(), original)),
+    }
+    assert bind(modes=modes).kernels() == {kernel(), kernel(A)}
+
+
+@pytest.mark.parametrize(
+    ("made", "original", "final"),
+    [
+        (choice(), False, False),
+        (choice(kernel("original")), True, False),
+        (choice(kernel("original"), conditions={}), True, True),
+        (choice(conditions={}), False, False),
+    ],
+)
+def test_only_an_original_without_conditions_is_final(made: Choice, original: bool, final: bool) -> None:
+    assert (made.original, made.final) == (original, final)
+
+
+def test_a_plan_with_other_steps_is_another() -> None:
+    assert replace(plan(), steps=()) != plan()

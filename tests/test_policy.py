@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import permutations
+from typing import Any
+
+import pytest
+
+from kerncfg.compiler.policy import CHECKS, Request, choose, trusted
+from kerncfg.documents.config import Candidate, Conditions, KernelRef, Trust
+from kerncfg.documents.lock import Build, Pin
+from kerncfg.documents.variant import Variant
+from tests.builders import A, request, target
+
+COMMIT = "0" * 40
+
+
+def build(name: str | None) -> Build:
+    return Build(variant=Variant.parse(name) if name else None, digest=f"digest of {name}")
+
+
+def pin(*names: str | None, ref: str = A, reason: str | None = None) -> Pin:
+    return Pin(ref=KernelRef.parse(ref), builds=tuple(build(name) for name in names), reason=reason)
+
+
+def refusal(
+    ref: str = A, *builds: str | None, asked: Request | None = None, reason: str | None = None, **said: Any
+) -> str | None:
+    """Give the first reason against a candidate; a build that runs anywhere, unless others are named."""
+    trust_remote_code = said.pop("trust_remote_code", False)
+    candidate = Candidate(ref=KernelRef.parse(ref), conditions=Conditions(**said), trust_remote_code=trust_remote_code)
+    found = pin(*(builds or (None,)), ref=ref, reason=reason)
+    reasons = (check(candidate, found, asked or request()) for check in CHECKS)
+    return next((reason for reason in reasons if reason), None)
+
+
+TRUST = Trust(
+    publishers=frozenset({"acme"}),
+    repositories=frozenset({"org/norms"}),
+    local=frozenset({"/norms", "python:p.q"}),
+)
+
+
+@pytest.mark.parametrize("text", ["original", "builtin:A", "acme/any@v1:A", "org/norms:A", "/norms:A", "python:p.q:A"])
+def test_code_that_somebody_consented_to(text: str) -> None:
+    assert trusted(KernelRef.parse(text), TRUST) is None
+
+
+CURE = "name it in a local file or an override, or pass trust"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (
+            "org/other@v1:A",
+            "publisher org is not trusted: set trust.publishers.org=true, "
+            "or trust.repositories.org/other=true for this repository alone",
+        ),
+        (
+            "acme-evil/any:A",
+            "publisher acme-evil is not trusted: set trust.publishers.acme-evil=true, "
+            "or trust.repositories.acme-evil/any=true for this repository alone",
+        ),
+        (
+            "org/norms2:A",
+            "publisher org is not trusted: set trust.publishers.org=true, "
+            "or trust.repositories.org/norms2=true for this repository alone",
+        ),
+        ("/norms/inner:A", f"/norms/inner was not named by you: {CURE}=['/norms/inner']"),
+        ("python:p:A", f"python:p was not named by you: {CURE}=['python:p']"),
+    ],
+)
+def test_code_that_nobody_consented_to_is_refused_with_the_key_to_set(text: str, reason: str) -> None:
+    assert trusted(KernelRef.parse(text), TRUST) == reason
+
+
+def test_all_kernels_means_those_of_the_hub() -> None:
+    trust = Trust(allow_all_kernels=True)
+    assert trusted(KernelRef.parse("any/thing:A"), trust) is None
+    assert trusted(KernelRef.parse("/norms:A"), trust) is not None
+
+
+def test_the_key_in_a_refusal_is_the_cure() -> None:
+    ref = KernelRef.parse("/norms:A")
+    reason = trusted(ref, Trust())
+    assert reason is not None
+    assert trusted(ref, Trust().plus(reason.partition("trust=['")[2].removesuffix("']"))) is None
+
+
+@pytest.mark.parametrize("ref", [A, "builtin:A", "original"])
+def test_a_candidate_with_nothing_against_it(ref: str) -> None:
+    assert refusal(ref) is None
+
+
+def test_an_untrusted_candidate_is_refused() -> None:
+    expected = trusted(KernelRef.parse("org/x:A"), Trust())
+    assert expected is not None
+    assert refusal("org/x:A") == expected
+
+
+def test_consent_for_one_candidate_is_enough_for_it() -> None:
+    assert refusal("org/x:A", trust_remote_code=True) is None
+
+
+def test_hub_kernels_may_be_switched_off() -> None:
+    asked = request(hub=False)
+    assert refusal(A, asked=asked) == "Hub kernels are switched off by USE_HUB_KERNELS"
+    assert refusal("builtin:A", asked=asked) is None
+
+
+@pytest.mark.parametrize(
+    ("ref", "found"),
+    [
+        ("kernels-community/a@v1:A", "v1"),
+        ("kernels-community/a@>=1:A", ">=1"),
+        ("kernels-community/a:A", "nothing"),
+    ],
+)
+def test_a_commit_may_be_required(ref: str, found: str) -> None:
+    asked = replace(request(), require_pin=True)
+    assert refusal(ref, asked=asked) == f"policy.require_pin needs a commit of 40 digits, found {found}"
+
+
+@pytest.mark.parametrize("ref", [f"kernels-community/a@{COMMIT}:A", "builtin:A"])
+def test_a_commit_is_what_was_required(ref: str) -> None:
+    assert refusal(ref, asked=replace(request(), require_pin=True)) is None
+
+
+@pytest.mark.parametrize(
+    ("conditions", "said", "reason"),
+    [
+        ({"capability": ">=9.0"}, {}, None),
+        ({"capability": ">=8.0,<9.0"}, {"capability": "8.6"}, None),
+        ({"capability": ">=10.0"}, {}, "needs capability >=10.0, the target has 9.0"),
+        ({"capability": "<10.0"}, {"capability": "10.0"}, "needs capability <10.0, the target has 10.0"),
+        ({"capability": ">=8.0"}, {"capability": None}, "needs capability >=8.0, the target has none"),
+        ({"torch": ">=2.9"}, {}, None),
+        ({"torch": "==2.13.0"}, {"torch": "2.13.0+cu128"}, None),
+        ({"torch": ">=2.9"}, {"torch": "2.10.0.dev20260101"}, None),
+        ({"torch": "<2.9"}, {}, "needs torch <2.9, the target has 2.13.0"),
+        ({"torch": ">=2.9"}, {"torch": None}, "needs torch >=2.9, the target has none"),
+        ({"dtype": ("float16",), "when": (("a", (1,)),)}, {}, None),
+    ],
+    ids=str,
+)
+def test_a_condition_on_the_target(conditions: Any, said: Any, reason: str | None) -> None:
+    assert refusal(A, asked=request(**said), **conditions) == reason
+
+
+def test_a_reference_that_could_not_be_pinned_is_refused_with_the_reason() -> None:
+    assert refusal(A, reason="no folder /norms") == "no folder /norms"
+
+
+def test_a_kernel_without_a_build_for_the_target_is_refused_with_the_reason_of_each() -> None:
+    assert refusal(A, "torch-cpu", "torch213-cxx11-rocm64-x86_64-linux") == (
+        "no build fits: torch-cpu: built for cpu, the target is cuda; "
+        "torch213-cxx11-rocm64-x86_64-linux: built for rocm, the target is cuda"
+    )
+
+
+def test_the_original_needs_no_build() -> None:
+    candidate = Candidate(ref=KernelRef.parse("original"))
+    assert [check(candidate, Pin(ref=candidate.ref), request()) for check in CHECKS] == [None] * len(CHECKS)
+
+
+def test_consent_is_asked_for_before_anything_else() -> None:
+    asked = request(hub=False)
+    assert str(refusal("org/x:A", asked=asked, reason="gone")).startswith("publisher org is not trusted")
+
+
+BUILDS = ("torch-universal", "torch-cuda", "torch213-cxx11-cu126-x86_64-linux", "torch-cpu")
+
+
+@pytest.mark.parametrize("names", list(permutations(BUILDS)), ids=" ".join)
+def test_the_best_build_is_chosen_in_whatever_order_they_are_listed(names: tuple[str, ...]) -> None:
+    assert choose(pin(*names), target()) == build("torch213-cxx11-cu126-x86_64-linux")
+    assert choose(pin(*names), target("cpu")) == build("torch-cpu")
+    assert choose(pin(*names), target("xpu")) == build("torch-universal")
+
+
+def test_a_build_for_the_target_is_better_than_code_without_one() -> None:
+    assert choose(pin("torch-cuda", None), target()) == build("torch-cuda")
+    assert choose(pin(None, "torch-cpu"), target()) == build(None)
+
+
+def test_nothing_is_chosen_where_nothing_fits() -> None:
+    assert choose(pin("torch-cpu"), target()) is None

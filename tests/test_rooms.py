@@ -1,0 +1,160 @@
+"""The house keeps its shape: one import order, one door a package, no module too long for one sitting."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "kerncfg"
+
+# A module imports only from modules above it.
+ORDER = (
+    "errors",
+    "locations",
+    "documents.target",
+    "documents.variant",
+    "documents.reference",
+    "documents.config",
+    "documents.lock",
+    "documents.plan",
+    "compiler.tree",
+    "compiler.reading",
+    "compiler.assign",
+    "compiler.interpolate",
+    "compiler.overrides",
+    "compiler.loading",
+    "compiler.compose",
+    "compiler.schema",
+    "compiler.normalise",
+    "compiler.policy",
+    "compiler.resolve",
+    "machine",
+    "sources",
+    "sources.local",
+    "applier.adapters",
+    "applier.adapters.torch",
+    "applier.adapters.transformers",
+    "applier.report",
+    "applier.wrapping",
+    "applier.bind",
+    "applier.contract",
+    "applier.match",
+    "applier.decide",
+    "applier.findings",
+    "applier.apply",
+    "models",
+    "evidence.capture",
+    "evidence.judge",
+    "evidence.rows",
+    "evidence.trial",
+    "evidence.verify",
+    "evidence.bench",
+    "api",
+    "run",
+    "cli.words",
+    "cli.tables",
+    "cli.configs",
+    "cli.plans",
+    "cli.jobs",
+    "cli",
+)
+# The package's own names and the door into Hydra, which nothing of ours imports.
+DOORSTEPS = ("", "__main__", "_hydra")
+# Folders of bundled kernels import nothing of kerncfg but each other, as a kernel from elsewhere would.
+KERNELS = "kernels"
+FOLDERS = ("documents", "compiler", "applier", "evidence")
+
+# Where each package may be imported; a folder stands for everything in it.
+DOORS: dict[str, tuple[str, ...]] = {
+    "click": ("cli",),
+    "huggingface_hub": (),
+    "hydra": ("compiler.overrides", "compiler.loading", "compiler.compose", "run", "_hydra"),
+    "jsonschema": ("compiler.schema",),
+    "omegaconf": ("compiler.compose", "compiler.interpolate"),
+    "packaging": ("documents", "compiler", "machine"),
+    "rich": ("cli",),
+    "torch": ("machine", "applier", "models", "evidence", KERNELS),
+    "transformers": ("applier.adapters.transformers", "models"),
+    "triton": (KERNELS,),
+    "yaml": ("compiler.reading",),
+}
+
+
+def _name(path: Path) -> str:
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(part for part in parts if part != "__init__")
+
+
+MODULES = {_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+each_module = pytest.mark.parametrize("module", MODULES, ids=lambda name: name or "kerncfg")
+
+
+def _imports(module: str, *, run: bool = False) -> Iterator[str]:
+    """Every module that an import statement names, wherever it stands; with `run` only if executed."""
+    tree = ast.parse(MODULES[module].read_text("utf-8"))
+    for node in ast.walk(_Executed().visit(tree) if run else tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            nested = {f"{node.module}.{alias.name}" for alias in node.names}
+            ours = {name for name in nested if name.removeprefix("kerncfg.") in MODULES}
+            yield from ours or {node.module}
+
+
+class _Executed(ast.NodeTransformer):
+    """Takes out what stands below `if TYPE_CHECKING:`."""
+
+    def visit_If(self, node: ast.If) -> ast.AST:
+        return ast.Pass() if ast.unparse(node.test) == "TYPE_CHECKING" else self.generic_visit(node)
+
+
+def _own(module: str) -> set[str]:
+    ours = (name for name in _imports(module) if _root(name) == "kerncfg")
+    return {name.removeprefix("kerncfg").removeprefix(".") for name in ours} - {module}
+
+
+def _root(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def _inside(module: str, rooms: tuple[str, ...]) -> bool:
+    return any(module == room or module.startswith(f"{room}.") for room in rooms)
+
+
+def test_every_module_has_its_place() -> None:
+    outside = {name for name in MODULES if name not in ORDER and not _inside(name, (*DOORSTEPS[1:], KERNELS))}
+    assert outside - {"", *FOLDERS} == set()
+    assert set(ORDER) - set(MODULES) == set()
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_folder_that_is_no_module_is_empty(folder: str) -> None:
+    body = ast.parse(MODULES[folder].read_text("utf-8")).body
+    assert all(isinstance(node, ast.Expr) for node in body)
+
+
+@pytest.mark.parametrize("module", ORDER)
+def test_a_module_imports_only_from_modules_above_it(module: str) -> None:
+    above = ORDER[: ORDER.index(module)]
+    assert _own(module) - set(above) == set()
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if _inside(name, (KERNELS,))])
+def test_a_bundled_kernel_imports_nothing_of_kerncfg_but_its_neighbours(module: str) -> None:
+    assert {name for name in _own(module) if not _inside(name, (KERNELS,))} == set()
+
+
+@each_module
+def test_a_package_has_one_door(module: str) -> None:
+    foreign = {_root(name) for name in _imports(module, run=True)} - sys.stdlib_module_names - {"kerncfg"}
+    assert foreign - set(DOORS) == set(), "a package that has no door yet"
+    assert {name for name in foreign if not _inside(module, DOORS[name])} == set()
+
+
+@each_module
+def test_no_module_is_longer_than_one_sitting(module: str) -> None:
+    assert len(MODULES[module].read_text("utf-8").splitlines()) <= 400
