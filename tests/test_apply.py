@@ -1166,7 +1166,7 @@ def test_off_and_inherited_rows_without_sites_are_fine_under_strict() -> None:
 def test_a_plan_that_only_switches_off_does_not_warn() -> None:
     report = apply(plan(step("Norm", "original")), Model()).report
     assert report.counts == {"swapped": 0, "kept": 0, "off": 3}
-    assert {row.reason for row in report.rows} == {"off, by you (kernels.yaml:3)"}
+    assert {row.reason for row in report.rows} == {"off, as the row says (kernels.yaml:3)"}
 
 
 def resolved(*, strict: bool, kernels: dict[str, Any], enabled: bool = True) -> Plan:
@@ -1196,7 +1196,7 @@ def test_a_row_for_another_device_swaps_nothing_which_is_told() -> None:
 def test_a_row_switched_off_is_off_by_whoever_wrote_it() -> None:
     report = apply(resolved(kernels={"Norm": None, "Act": "python:tests.fakes:Free"}, strict=True), Model()).report
     assert report.counts == {"swapped": 2, "kept": 0, "off": 3}
-    assert {row.reason for row in report.rows if row.status == "off"} == {"off, by you (argument)"}
+    assert {row.reason for row in report.rows if row.status == "off"} == {"off, as the row says (argument)"}
 
 
 def test_a_refused_candidate_is_reported_where_it_would_have_run() -> None:
@@ -1247,7 +1247,7 @@ def test_the_table_is_short_however_many_layers_there_are() -> None:
     assert str(bindings.report) == (
         "name  status   kernel                 sites  where                reason\n"
         "Norm  swapped  python:tests.fakes:Ten  201    layers.*.norm, norm  chosen for cpu (kernels.yaml:3)\n"
-        "Act   off      original                200    layers.*.act         off, by you (kernels.yaml:3)\n"
+        "Act   off      original                200    layers.*.act         off, as the row says (kernels.yaml:3)\n"
         "201 swapped, 0 kept, 200 off (inference)"
     ).replace("kernel                 sites", "kernel                  sites")
     assert repr(bindings).endswith("201 swapped, 0 kept, 200 off>")

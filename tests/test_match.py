@@ -47,8 +47,12 @@ def model() -> nn.Module:
 
 def taken(root: nn.Module, *steps: Step) -> dict[str, str]:
     """Which row takes which path, with the glob that excludes it."""
-    found = claims(TorchAdapter().sites(root), steps)
-    return {site.path: row.name if excluded is None else f"not {row.name}: {excluded}" for site, row, excluded in found}
+    sites = TorchAdapter().sites(root)
+    return {
+        sites.paths[place]: claim[0].name if claim[1] is None else f"not {claim[0].name}: {claim[1]}"
+        for place, claim in enumerate(claims(sites, steps))
+        if claim is not None
+    }
 
 
 def row(name: str, match: dict[str, str] | None = None, *exclude: str) -> Step:

@@ -7,7 +7,7 @@ a list that undoes them all, should one fail or the user want the model back.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 from torch import nn
 from torch.jit import ScriptModule
 
-from kerncfg.applier.adapters import Site, adapter_for
+from kerncfg.applier.adapters import Site, Sites, adapter_for
 from kerncfg.applier.adapters.torch import compiled, unwrapped, walk
 from kerncfg.applier.bind import Edit, Owner, bind, bound, unbind, unbind_all
 from kerncfg.applier.decide import Decided, Decisions
@@ -52,14 +52,16 @@ def apply(plan: Plan, model: nn.Module, mode: Mode | str | None = None, compile:
     modes = _modes(mode, compile, model)
     owner = Owner.of(", ".join(step.name for step in plan.steps if step.kind == "bind") or "no kernel")
     with _collector_paused():
-        sites = list(adapter_for(root).sites(root))
-        taken = list(claims(sites, plan.steps))
+        sites = adapter_for(root).sites(root)
+        taken = claims(sites, plan.steps)
         decisions = Decisions(plan, modes, owner)
-        decisions.consent({id(step): step for _, step, _ in taken}.values())
-        decided = decisions.decide(taken)
+        decisions.consent({id(claim): claim[0] for claim in taken if claim is not None}.values())
+        decided = decisions.decide(sites, taken)
         notes = check(plan, sites, taken, decided)
-        _bind(taken, decided)
-    return Bindings(plan=plan, model=model, owner=owner, modes=modes, claims=taken, decided=decided, notes=notes)
+        _bind(sites.modules, decided)
+    return Bindings(
+        plan=plan, model=model, owner=owner, modes=modes, sites=sites, claims=taken, decided=decided, notes=notes
+    )
 
 
 def revert(model: nn.Module) -> None:
@@ -105,14 +107,16 @@ class Bindings:
         model: nn.Module,
         owner: Owner,
         modes: tuple[Mode, Mode],
-        claims: list[Claim],
-        decided: list[Decided],
+        sites: Sites,
+        claims: list[Claim | None],
+        decided: list[Decided | None],
         notes: tuple[str, ...],
     ) -> None:
         self.plan = plan
         self.model = model
         self._owner = owner
         self._modes = modes
+        self._sites = sites
         self._claims = claims
         self._decided = decided
         self._notes = notes
@@ -140,18 +144,25 @@ class Bindings:
                 kernels=dict(zip(self._modes, decided.edit.kernels, strict=True)),
                 forwards=dict(zip(self._modes, decided.edit.forwards, strict=True)),
             )
-            for (site, step, _), decided in self._records()
+            for site, step, decided in self._records()
             if decided.swaps
         )
 
     @property
     def report(self) -> Report:
         """Every site as it is now: what its present mode runs, or that it was reverted since."""
-        rows = (self._row(site, step, decided) for (site, step, _), decided in self._records())
-        return Report(rows=tuple(rows), notes=self._notes)
+        return Report(rows=tuple(self._row(*record) for record in self._records()), notes=self._notes)
 
-    def _records(self) -> Iterator[tuple[Claim, Decided]]:
-        return zip(self._claims, self._decided, strict=True)
+    def _records(self) -> Iterator[tuple[Site, Step, Decided]]:
+        for place, (claim, decided) in enumerate(zip(self._claims, self._decided, strict=True)):
+            if claim is not None and decided is not None:
+                yield self._sites[place], claim[0], decided
+
+    def _edits(self) -> Iterator[tuple[nn.Module, Edit]]:
+        """Yield the edits that are still there."""
+        for module, decided in zip(self._sites.modules, self._decided, strict=True):
+            if decided is not None and (made := bound(module)) is not None and made.has(decided.edit):
+                yield module, decided.edit
 
     def _row(self, site: Site, step: Step, decided: Decided) -> ReportRow:
         training = site.module.training
@@ -183,7 +194,7 @@ class Bindings:
         Raises:
             ConflictError: Something was applied later to the same model, and is still on.
         """
-        mine = [(site[1], decided.edit) for (site, _, _), decided in self._records() if _has(site[1], decided.edit)]
+        mine = list(self._edits())
         for module in walk(self.model)[1] if mine else ():
             made = bound(module)
             if made is not None and made.edit.owner.number > self._owner.number:
@@ -195,22 +206,18 @@ class Bindings:
             unbind(module, edit)
 
 
-def _has(module: nn.Module, edit: Edit) -> bool:
-    made = bound(module)
-    return made is not None and made.has(edit)
-
-
-def _bind(claims: list[Claim], outcomes: list[Decided]) -> None:
+def _bind(modules: Sequence[nn.Module], outcomes: Sequence[Decided | None]) -> None:
     """Edit every module that gets a kernel, or whose kernel of an earlier apply is not this one's."""
     count = 0
     try:
-        for ((_, module, _, _), _, _), decided in zip(claims, outcomes, strict=True):
+        for module, decided in zip(modules, outcomes, strict=True):
             count += 1
-            if decided.swaps or bound(module) is not None:
+            if decided is not None and (decided.swaps or bound(module) is not None):
                 bind(module, decided.edit)
     except BaseException:
-        for (site, _, _), decided in zip(reversed(claims[:count]), reversed(outcomes[:count]), strict=True):
-            unbind(site.module, decided.edit)
+        for module, decided in zip(reversed(modules[:count]), reversed(outcomes[:count]), strict=True):
+            if decided is not None:
+                unbind(module, decided.edit)
         raise
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,7 +19,7 @@ from kerncfg.sources import load
 if TYPE_CHECKING:
     import torch
 
-    from kerncfg.applier.adapters import LayerClass, Site
+    from kerncfg.applier.adapters import LayerClass, Site, Sites
     from kerncfg.documents.target import Mode
 
 __all__ = ["Decided", "Decisions", "Verdict", "is_off"]
@@ -68,14 +68,13 @@ class _Ready:
 class _Plain(NamedTuple):
     """What every module of a class gets, if it is a leaf, all on this device, and has these attributes."""
 
-    step: Step
+    claim: Claim
     device: torch.device | None
     names: tuple[str, ...]
     decided: Decided
 
 
-def _is_plain(entries: dict[str, Any], plain: _Plain) -> bool:
-    _, device, names, _ = plain
+def _is_plain(entries: dict[str, Any], device: torch.device | None, names: tuple[str, ...]) -> bool:
     parameters, buffers = entries["_parameters"], entries["_buffers"]
     if "forward" in entries or entries["_modules"]:
         return False
@@ -124,25 +123,28 @@ class Decisions:
                     if reason := trusted(choice.kernel.reference, self._plan.trust):
                         raise TrustError(f"{row(step)}: {_said(choice)}: {reason}")
 
-    def decide(self, claims: Iterable[Claim]) -> list[Decided]:
-        """Return what each site runs in both modes.
+    def decide(self, sites: Sites, claims: Sequence[Claim | None]) -> list[Decided | None]:
+        """Return what each site that a step claims runs in both modes, by place.
 
         Raises:
             ContractError: No kernel is left for a mode, and the row may not fall back.
             ApplyError: A condition asks for an attribute that the module has not.
         """
-        outcomes = []
-        for claim in claims:
-            (_, module, _, _), step, excluded = claim
-            plain = self._plain.get(type(module))
-            if plain is not None and plain[0] is step and excluded is None and _is_plain(module.__dict__, plain):
+        outcomes: list[Decided | None] = []
+        plains = self._plain
+        for place, (module, claim) in enumerate(zip(sites.modules, claims, strict=True)):
+            if claim is None:
+                outcomes.append(None)
+                continue
+            plain = plains.get(type(module))
+            if plain is not None and plain[0] is claim and _is_plain(module.__dict__, plain[1], plain[2]):
                 outcomes.append(plain[3])  # 10,000 layers of one class are asked this alone
             else:
-                outcomes.append(self._decide(claim))
+                outcomes.append(self._decide(sites[place], claim))
         return outcomes
 
-    def _decide(self, claim: Claim) -> Decided:
-        site, step, excluded = claim
+    def _decide(self, site: Site, claim: Claim) -> Decided:
+        step, excluded = claim
         if excluded is not None:
             kept = self._keep(f"excluded by {excluded}")
             return self._share(kept, kept)
@@ -155,15 +157,14 @@ class Decisions:
         idle, training = ready[0].verdict, ready[1].verdict
         if idle is None or training is None:
             barred = self._barred(site, step)
-            idle = idle or barred or self._choose(ready[0], claim)
-            training = idle if ready[1] is ready[0] else training or barred or self._choose(ready[1], claim)
+            idle = idle or barred or self._choose(ready[0], site, step)
+            training = idle if ready[1] is ready[0] else training or barred or self._choose(ready[1], site, step)
         decided = self._share(idle, training)
-        self._remember(claim, ready, decided)
+        self._remember(site, claim, ready, decided)
         return decided
 
-    def _remember(self, claim: Claim, ready: tuple[_Ready, _Ready], decided: Decided) -> None:
+    def _remember(self, site: Site, claim: Claim, ready: tuple[_Ready, _Ready], decided: Decided) -> None:
         """Keep an outcome for the class's other modules, if nothing but device and attributes can tell them apart."""
-        site, step, _ = claim
         names: set[str] = set()
         for mode, verdict in zip(ready, decided.verdicts, strict=True):
             if mode.verdict is verdict:
@@ -175,7 +176,7 @@ class Decisions:
         if site.layer.condition is None:
             tensors = (*site.module.parameters(), *site.module.buffers())
             device = tensors[0].device if tensors else None
-            self._plain[type(site.module)] = _Plain(step, device, tuple(names), decided)
+            self._plain[type(site.module)] = _Plain(claim, device, tuple(names), decided)
 
     def _share(self, idle: Verdict, training: Verdict) -> Decided:
         key = id(idle), id(training)
@@ -216,8 +217,7 @@ class Decisions:
             fault = "the layer's own kernel_condition says no"
         return None if fault is None else self._keep(fault)
 
-    def _choose(self, ready: _Ready, claim: Claim) -> Verdict:
-        site, step, _ = claim
+    def _choose(self, ready: _Ready, site: Site, step: Step) -> Verdict:
         reasons: list[str] = []
         for index, choice in enumerate(ready.found.choices):
             if index == len(ready.looked_at):

@@ -13,19 +13,21 @@ from kerncfg.applier.match import Claim, row
 from kerncfg.errors import ApplyError, KerncfgWarning
 
 if TYPE_CHECKING:
-    from kerncfg.applier.adapters import Site
+    from kerncfg.applier.adapters import Sites
     from kerncfg.documents.plan import Plan, Step
 
 __all__ = ["check"]
 
 
-def check(plan: Plan, sites: Sequence[Site], claims: Sequence[Claim], decided: Sequence[Decided]) -> tuple[str, ...]:
+def check(
+    plan: Plan, sites: Sites, claims: Sequence[Claim | None], decided: Sequence[Decided | None]
+) -> tuple[str, ...]:
     """Return the notes on rows without sites; warn if a plan that names kernels swaps nothing.
 
     Raises:
         ApplyError: The plan is strict, and a row of the user's that names a kernel swaps nothing.
     """
-    outcomes = set(zip((step.name for _, step, _ in claims), decided, strict=True))
+    outcomes = {(claim[0].name, outcome) for claim, outcome in zip(claims, decided, strict=True) if claim and outcome}
     taking = {name for name, _ in outcomes}
     swapping = {name for name, outcome in outcomes if outcome.swaps}
     missing = {step.name: _missing(step, sites) for step in plan.steps if step.own and step.name not in taking}
@@ -66,7 +68,7 @@ def _reason(step: Step, outcomes: set[tuple[str, Decided]]) -> str:
     )
 
 
-def _missing(step: Step, sites: Sequence[Site]) -> str:
+def _missing(step: Step, sites: Sites) -> str:
     """Say that a row has no sites, and what of the model comes near to what it says."""
     if step.match is not None:
         wanted = ", ".join(f"{key} {value}" for key, value in step.match.to_dict().items())

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from kerncfg.applier.adapters import LayerClass, Site
 from kerncfg.documents.plan import Step
 from kerncfg.errors import ApplyError, ConflictError
 
 if TYPE_CHECKING:
+    from kerncfg.applier.adapters import LayerClass, Site, Sites
     from kerncfg.documents.config import Match
 
 __all__ = ["Claim", "claims", "glob", "row"]
 
-
-# A module that a step takes, or would have taken but for the `exclude` glob that stands last; a plain tuple, since
-# naming its fields would cost a third of what binding a module does.
-Claim = tuple[Site, Step, str | None]
+# The step that takes a module, or would have taken it but for the `exclude` glob beside it. Modules share it: naming
+# its fields, or one for each of 10,000 modules, would cost as much as walking over them.
+Claim = tuple[Step, str | None]
 
 
 def row(step: Step) -> str:
@@ -30,8 +29,8 @@ def row(step: Step) -> str:
     return f"{'kernels' if step.own else 'inherited'}.{step.name}"
 
 
-def claims(sites: Iterable[Site], steps: Sequence[Step]) -> Iterator[Claim]:
-    """Yield every site that a step takes or excludes; a `match` beats a name.
+def claims(sites: Sites, steps: Sequence[Step]) -> list[Claim | None]:
+    """Return for every place which step takes or excludes the site there, if any; a `match` beats a name.
 
     Raises:
         ConflictError: Two rows take one module by `match`.
@@ -40,16 +39,13 @@ def claims(sites: Iterable[Site], steps: Sequence[Step]) -> Iterator[Claim]:
     for step in steps:
         if step.match is not None and step.match.function is not None:
             raise ApplyError(f"{row(step)}.match.function: this version of kerncfg replaces layers only")
-    known: dict[type, _Rows] = {}
-    for site in sites:
-        rows = known.get(site.layer.cls)
-        if rows is None:
-            rows = known[site.layer.cls] = _Rows.of(site.layer, steps)
-        if rows.matching or rows.named:
-            if rows.takes_all is not None:
-                yield site, rows.takes_all, None
-            elif (claim := rows.claim(site)) is not None:
-                yield claim
+    rows = {layer: _Rows.of(layer, steps) for layer in set(sites.layers) if layer is not None}
+    found: list[Claim | None] = [None if layer is None else rows[layer].all for layer in sites.layers]
+    if any(of.varies for of in rows.values()):
+        for place, layer in enumerate(sites.layers):
+            if layer is not None and rows[layer].varies:
+                found[place] = rows[layer].claim(sites[place])
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,23 +54,24 @@ class _Rows:
 
     matching: tuple[Step, ...]
     named: Step | None
-    takes_all: Step | None  # the one row that takes every module of the class
+    varies: bool  # whether the path decides
+    all: Claim | None  # where it does not
 
     @classmethod
     def of(cls, layer: LayerClass, steps: Sequence[Step]) -> _Rows:
         matching = tuple(step for step in steps if step.match is not None and _class_fits(step.match, layer))
         named = next((step for step in steps if step.match is None and step.name == layer.name), None)
         rows = [*matching, *([named] if named else [])]
-        takes_all = len(rows) == 1 and not rows[0].exclude and (rows[0].match is None or rows[0].match.path is None)
-        return cls(matching, named, rows[0] if takes_all else None)
+        varies = len(rows) > 1 or any(step.exclude or (step.match and step.match.path is not None) for step in rows)
+        return cls(matching, named, varies, (rows[0], None) if rows and not varies else None)
 
     def claim(self, site: Site) -> Claim | None:
         taking = [step for step in self.matching if _path_fits(step.match, site)]
         if self.named is not None:
             taking.append(self.named)
-        verdicts = [(site, step, _excluded(step, site)) for step in taking]
-        free = [claim for claim in verdicts if claim[2] is None]
-        matching = [step for _, step, _ in free if step.match is not None]
+        verdicts = [(step, _excluded(step, site)) for step in taking]
+        free = [claim for claim in verdicts if claim[1] is None]
+        matching = [step for step, _ in free if step.match is not None]
         if len(matching) > 1:
             raise ConflictError(
                 f"{site.path or 'the model itself'} ({site.layer.cls.__qualname__}) is taken by "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["ADAPTERS", "Adapter", "LayerClass", "Site", "adapter_for"]
+__all__ = ["ADAPTERS", "Adapter", "LayerClass", "Site", "Sites", "adapter_for"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LayerClass:
     """What modules of one class can be taken for.
 
@@ -38,14 +38,36 @@ class Site(NamedTuple):
     others: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Sites:
+    """Every module of a model once, in its order, as columns; where `layers` has `None` a module has no forward.
+
+    Columns, because an object for each of 10,000 modules costs as much as walking over them.
+    """
+
+    paths: Sequence[str]
+    modules: Sequence[nn.Module]
+    layers: Sequence[LayerClass | None]
+    shared: Mapping[int, tuple[str, ...]]  # further paths, by the place in the columns
+
+    def __getitem__(self, index: int) -> Site:
+        layer = self.layers[index]
+        if layer is None:
+            raise LookupError(f"{self.paths[index]} has no forward")
+        return Site(self.paths[index], self.modules[index], layer, self.shared.get(index, ()))
+
+    def __iter__(self) -> Iterator[Site]:
+        return (self[index] for index, layer in enumerate(self.layers) if layer is not None)
+
+
 class Adapter(Protocol):
     """How the models of one framework say what their layers are called."""
 
     def handles(self, model: nn.Module) -> bool:
         """Say whether this adapter knows such models; the first one that does is asked."""
 
-    def sites(self, model: nn.Module) -> list[Site]:
-        """Return every module that has a forward, once, in the model's order."""
+    def sites(self, model: nn.Module) -> Sites:
+        """Return every module once, in the model's order, with what its class is."""
 
 
 # In the order in which they are asked, as `module:Class`.
