@@ -15,11 +15,11 @@ from kerncfg.compiler.normalise import normalise
 from kerncfg.compiler.policy import Request, trusted
 from kerncfg.compiler.resolve import resolve
 from kerncfg.compiler.schema import validate
-from kerncfg.documents.config import Config, KernelRef, Trust
+from kerncfg.documents.config import Trust
 from kerncfg.documents.plan import SCHEMA, Plan
 from kerncfg.documents.target import Mode, Target
-from kerncfg.errors import ConfigError
-from kerncfg.machine import detect, device_of, hub_is_on
+from kerncfg.errors import ConfigError, IntegrityError, Issue, LockError
+from kerncfg.machine import detect, device_of, here, hub_is_on
 from kerncfg.sources import pin
 
 if TYPE_CHECKING:
@@ -80,25 +80,25 @@ def document(
 def plan_document(data: Mapping[str, Any], origins: Origins, target: Target, *, trust: Sequence[str] = ()) -> Plan:
     """Return the plan of a valid composed document for a target."""
     config = normalise(data, origins=origins)
-    named = config.trust.plus(*trust)
+    named = config.trust.plus(*_names(trust))
     request = Request(target=target, trust=named, require_pin=config.policy.require_pin, hub=hub_is_on(os.environ))
-    asked = _asked(config, request) if config.enabled else set()
-    return resolve(config, pin(sorted(asked, key=str)), request)
+    rows = config.rows.values() if config.enabled else ()
+    offered = [candidate for row in rows for cell in row.at(target.device).values() for candidate in cell]
+    flagged = {candidate.ref for candidate in offered if candidate.trust_remote_code}
+    asked = flagged | {candidate.ref for candidate in offered if trusted(candidate.ref, named) is None}
+    made = resolve(config, pin(sorted(asked, key=str)), request)
+    return replace(made, trust=replace(named, references=frozenset(map(str, flagged))))
 
 
-def _asked(config: Config, request: Request) -> set[KernelRef]:
-    """Return the references worth a look: those of the target's device that trust allows."""
-    candidates = (
-        candidate
-        for row in config.rows.values()
-        for offered in row.at(request.target.device).values()
-        for candidate in offered
-    )
-    return {
-        candidate.ref
-        for candidate in candidates
-        if candidate.trust_remote_code or trusted(candidate.ref, request.trust) is None
-    }
+def _names(trust: Sequence[str]) -> Sequence[str]:
+    """Return the names given as trusted, each of which must be one."""
+    if isinstance(trust, str):
+        raise ConfigError("trust is a list of names", hint=f"write trust=[{trust!r}]")
+    strange = [name for name in trust if not _TRUSTED.fullmatch(name)]
+    if strange:
+        hint = "name an organisation (org), a repository (org/repo), a folder (/dir) or python:package.module"
+        raise ConfigError([Issue(message=f"{name!r} is nobody to trust", path="trust", hint=hint) for name in strange])
+    return trust
 
 
 def load_plan(path: str | Path, *, trust: Sequence[str] = ()) -> Plan:
@@ -116,11 +116,19 @@ def load_plan(path: str | Path, *, trust: Sequence[str] = ()) -> Plan:
         raise ConfigError(f"{path}: {reason}", hint="a plan is written by `kerncfg plan -o FILE`") from error
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: holds a {type(data).__name__}, not a plan")
-    if "schema" not in data or "digest" not in data:
-        raise ConfigError(f"{path}: is no plan", hint="a plan is written by `kerncfg plan -o FILE`")
+    if lacks := [key for key in ("schema", "digest", "steps") if key not in data]:
+        message = f"{path}: is no plan, it has no {' and no '.join(lacks)}"
+        raise ConfigError(message, hint="a plan is written by `kerncfg plan -o FILE`")
     if data["schema"] == SCHEMA:
-        validate(data, "plan")
-    return replace(Plan.from_dict(data), trust=Trust().plus(*trust))
+        try:
+            validate(data, "plan")
+        except ConfigError as error:
+            raise ConfigError([replace(issue, file=str(path)) for issue in error.issues]) from error
+    try:
+        plan = Plan.from_dict(data)
+    except (LockError, IntegrityError) as error:
+        raise type(error)(f"{path}: {error.message}", hint=error.hint) from error
+    return replace(plan, trust=Trust().plus(*_names(trust)))
 
 
 def kernelize(
@@ -147,11 +155,10 @@ def kernelize(
 def _target_of(model: nn.Module) -> Target | None:
     """Return the target for the device of the model's first parameter or buffer; `None` if it has none."""
     first = next(iter([*model.parameters(), *model.buffers()]), None)
-    if first is None:
-        return None
-    here = detect({"device": "auto"})
-    device = device_of(first.device)
-    return here if device == here.device else detect({"device": device})
+    return None if first is None else here(device_of(first.device))
+
+
+_TRUSTED = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?|python:[\w.]+|(\.{0,2}|~[^/]*)[/\\].*|[A-Za-z]:[\\/].*", re.DOTALL)
 
 
 def _node(override: str) -> str:

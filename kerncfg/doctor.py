@@ -1,42 +1,37 @@
-"""What kerncfg finds on this machine, and what is wrong with it, each with its cure.
+"""What is wrong on a machine, each fault with its cure.
 
-`gather` looks at the world once; the probes are pure, so a finding can be had for a machine that is not here.
+The probes are pure functions of the signs, so a finding can be had for a machine that is not here.
 """
 
 from __future__ import annotations
 
 import difflib
-import importlib.metadata
-import importlib.util
-import os
-import platform
 import re
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from kerncfg.documents.target import Target
-from kerncfg.errors import KerncfgError
 from kerncfg.locations import conf
-from kerncfg.machine import ON, detect, hub_is_on
+from kerncfg.machine import ON, hub_is_on
+from kerncfg.signs import COMPILERS, Facts
 
-__all__ = ["FLAGS", "PROBES", "SCHEMA", "SEVERITIES", "Cache", "Diagnosis", "Facts", "Finding", "examine", "gather"]
+if TYPE_CHECKING:
+    from kerncfg.documents.target import Target
+
+__all__ = ["FLAGS", "PROBES", "SCHEMA", "SEVERITIES", "Diagnosis", "Finding", "examine"]
 
 SCHEMA = 1
 SEVERITIES = ("ok", "warn", "error")
 
-PACKAGES = ("kerncfg", "torch", "triton", "transformers", "hydra-core", "omegaconf", "huggingface_hub", "kernels")
 _OLDEST = "7.0"  # below it neither Triton nor Inductor makes code
-_MAKERS = {"cuda": "NVIDIA", "rocm": "AMD", "xpu": "Intel"}
+_MAKERS = {"cuda": "an NVIDIA", "rocm": "an AMD", "xpu": "an Intel"}
 _BUILDS = {"cuda": "CUDA", "rocm": "ROCm", "xpu": "XPU"}
-_COMPILERS = ("gcc", "clang", "cc")  # in the order in which Triton looks for them
 _INSTALL_TORCH = "install the build for it: https://pytorch.org/get-started/locally"
 
 
@@ -49,42 +44,6 @@ class Finding:
     found: str
     expected: str | None = None
     cure: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cache:
-    """The folder of downloaded kernels; `size` in bytes is that of its `kernels` repositories alone."""
-
-    path: Path
-    exists: bool
-    writable: bool
-    kernels: int
-    size: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """What the probes are asked about.
-
-    `requires` are the requirements that the installed kerncfg declares, `None` if it is not installed; `builds`
-    the devices that torch is built for, with the version of each backend; `devices` the accelerators that the
-    machine has; `accepts` the versions of `kernels` that the installed transformers takes.
-    """
-
-    versions: Mapping[str, str | None]
-    requires: tuple[str, ...] | None
-    accepts: str | None
-    target: Target | None
-    failure: str | None
-    builds: Mapping[str, str]
-    devices: frozenset[str]
-    environment: Mapping[str, str]
-    compiler: str | None
-    system: str
-    cache: Cache
-    presets: int
-    faults: tuple[str, ...]
-    plugin: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,17 +84,19 @@ def _requirements(facts: Facts) -> Iterator[Finding]:
     if facts.requires is None:
         cure = "install it: pip install kerncfg, or pip install -e . in a checkout"
         yield Finding(name="kerncfg", severity="warn", found="not installed, so it declares no versions", cure=cure)
+    known = {canonicalize_name(name): name for name in facts.versions if name != "kerncfg"}
     for line in facts.requires or ():
         wanted = Requirement(line)
+        name = known.get(canonicalize_name(wanted.name))
         extra = re.search(r"extra == [\"'](\w+)[\"']", line)
-        found = facts.versions.get(wanted.name)
+        found = facts.versions[name] if name else None
         asked = wanted.marker is None or wanted.marker.evaluate({"extra": extra[1] if extra else ""})
-        if wanted.name not in facts.versions or wanted.name == "kerncfg" or not asked or (extra and found is None):
+        if name is None or not asked or (extra and found is None):
             continue
         fits = found is not None and wanted.specifier.contains(found, prereleases=True)
         spec = f"{wanted.name}{wanted.specifier}"
         yield Finding(
-            name=wanted.name,
+            name=name,
             severity="ok" if fits else "warn" if extra else "error",
             found=found or "not installed",
             expected=str(wanted.specifier),
@@ -183,7 +144,7 @@ def _support(facts: Facts) -> Iterator[Finding]:
     for kind in sorted(facts.devices - {used}):
         # Many processors have Intel graphics inside, which nobody means to use beside another accelerator.
         severity = "warn" if kind == "xpu" or used != "cpu" else "error"
-        found = f"an {_MAKERS[kind]} device, and {installed}"
+        found = f"{_MAKERS[kind]} device, and {installed}"
         if kind not in facts.builds:
             expected, cure = f"a build for {_BUILDS[kind]}", _INSTALL_TORCH
         elif used == "cpu":
@@ -198,7 +159,7 @@ def _compilers(facts: Facts) -> Iterator[Finding]:
     """Find what Triton and Inductor compile with."""
     needed = facts.target is not None and facts.target.device in _MAKERS
     severity = "error" if needed else "warn"
-    if facts.system == "linux" and facts.versions.get("triton") is None:
+    if facts.requires is None and facts.system == "linux" and facts.versions.get("triton") is None:
         expected = "triton, which the bundled kernels are written in"
         yield Finding(
             name="triton", severity=severity, found="not installed", expected=expected, cure="pip install triton"
@@ -207,7 +168,7 @@ def _compilers(facts: Facts) -> Iterator[Finding]:
         yield Finding(name="C compiler", severity="ok", found=facts.compiler)
         return
     said = facts.environment.get("CC")
-    found = f"CC={said}, which is not there" if said else f"none of {', '.join(_COMPILERS)} on PATH"
+    found = f"CC={said}, which is not there" if said else f"none of {', '.join(COMPILERS)} on PATH"
     cure = "set CC to a compiler" if said else "install gcc or clang, or set CC"
     expected = "a compiler: Triton and torch.compile need one"
     yield Finding(name="C compiler", severity=severity, found=found, expected=expected, cure=cure)
@@ -251,12 +212,11 @@ def _folders(name: str, value: str) -> Finding:
 
 
 def _endpoint(name: str, value: str) -> Finding:
-    parts = urlsplit(value)
-    shown = f"{parts.scheme}://{parts.hostname}" + (f":{parts.port}" if parts.port else "")  # never a password
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    address = re.fullmatch(r"(https?://)(?:[^/@]*@)?([^/@\s]+)(/.*)?", value)
+    if address is None:
         cure = f"write a whole address, or unset {name}"
         return Finding(name=name, severity="error", found="no web address", expected="https://host", cure=cure)
-    return Finding(name=name, severity="ok", found=f"{shown}: the Hub is asked there")
+    return Finding(name=name, severity="ok", found=f"{address[1]}{address[2]}: the Hub is asked there")  # no password
 
 
 def _secret(name: str, value: str) -> Finding:

@@ -7,10 +7,12 @@ asked only about a device of this machine.
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import platform
 import re
 import sysconfig
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from packaging.version import InvalidVersion, Version
@@ -18,7 +20,7 @@ from packaging.version import InvalidVersion, Version
 from kerncfg.documents.target import DEVICES, Target, canonical_device
 from kerncfg.errors import ConfigError, Issue
 
-__all__ = ["ON", "PROBES", "detect", "device_of", "hub_is_on"]
+__all__ = ["ON", "PROBES", "detect", "device_of", "here", "hub_is_on"]
 
 ON = {"1", "ON", "YES", "TRUE"}  # what transformers takes for true in USE_HUB_KERNELS
 
@@ -39,7 +41,7 @@ def detect(node: Mapping[str, Any]) -> Target:
         hint = f"write auto or one of {', '.join(DEVICES)}"
         raise ConfigError(f"target.device: {wanted!r} is no device", hint=hint)
     probed = PROBES[device]() if wanted == "auto" else {}
-    found = _software() | {"capability": None, "backend_version": None} | probed
+    found = _software() | {"capability": None, "backend_version": _built_for(device)} | probed
     said = {key: value for key, value in node.items() if key not in ("device", "name") and value is not None}
     packages = found["packages"] | dict(said.get("packages", {}))
     _check_versions(said)
@@ -58,6 +60,12 @@ def _check_versions(said: Mapping[str, Any]) -> None:
             issues.append(Issue(message=f"{version!r} is no version", path=f"target.{key}", hint=hint))
     if issues:
         raise ConfigError(issues)
+
+
+def here(device: str) -> Target:
+    """Return this machine as the target of a model that is on one of its devices."""
+    found = detect({"device": "auto"})
+    return found if found.device == device else detect({"device": device})
 
 
 def device_of(tensor_device: Any) -> str:
@@ -105,8 +113,24 @@ def _cuda() -> dict[str, Any]:
 def _xpu() -> dict[str, Any]:
     import torch
 
-    version = getattr(torch.version, "xpu", None)  # of the compiler: 20250201 is 2025.2
-    return {"backend_version": f"{version[:4]}.{version[5:6]}" if version else None}
+    return {"backend_version": _xpu_version(getattr(torch.version, "xpu", None))}
+
+
+def _xpu_version(version: str | None) -> str | None:
+    """Return the version of Intel's compiler: `20250201` is 2025.2."""
+    return f"{version[:4]}.{version[5:6]}" if version else None
+
+
+def _built_for(device: str) -> str | None:
+    """Return the version of CUDA, ROCm or XPU that the installed torch was built for, without importing torch."""
+    key = {"cuda": "cuda", "rocm": "hip", "xpu": "xpu"}.get(device)
+    spec = importlib.util.find_spec("torch") if key else None
+    if spec is None or spec.origin is None:
+        return None
+    text = Path(spec.origin).with_name("version.py").read_text(encoding="utf-8")
+    found = re.search(rf"^{key}\b.*= *'(.*)'", text, re.MULTILINE)
+    version = found[1] if found else None
+    return _xpu_version(version) if device == "xpu" else _release(version)
 
 
 def _nothing() -> dict[str, Any]:

@@ -10,7 +10,7 @@ import json
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,8 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 
 from kerncfg.api import document, plan_document
-from kerncfg.compiler.compose import hydra_folder, version_base
+from kerncfg.compiler.compose import hydra_folder, job_overrides, version_base
+from kerncfg.compiler.interpolate import with_environment
 from kerncfg.compiler.overrides import combinations, rewrite
 from kerncfg.compiler.schema import validate
 from kerncfg.errors import ConfigError, KerncfgError, KerncfgWarning
@@ -87,7 +88,7 @@ def run(
 
     def job(_: Any) -> None:
         settings = HydraConfig.get()
-        words = _as_typed(list(settings.overrides.task), overrides)
+        words = _as_typed(job_overrides(settings), overrides)
         outcome = Outcome(folder=Path(settings.runtime.output_dir), overrides=words)
         outcomes.append(outcome)
         try:
@@ -130,7 +131,11 @@ def perform(
     target = detect(data["target"])
     plan = keep("plan", plan_document(data, origins, target, trust=trust))
     started = time.perf_counter()
-    loaded = build(data["model"], target)
+    node, secrets = with_environment(data, "model")
+    try:
+        loaded = build(node, target)
+    except KerncfgError as error:
+        raise _in_words(error, secrets) from (None if secrets else error.__cause__)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", KerncfgWarning)  # the report that follows says the same
         bindings = apply(plan, loaded.model)
@@ -143,6 +148,15 @@ def perform(
         keep("measurement", bench(bindings, loaded.inputs))
     if not verification.passed and thresholds["on_fail"] == "error":
         raise ConfigError("verification failed", hint="see the rows above; policy.verify.on_fail is error")
+
+
+def _in_words(error: KerncfgError, secrets: Mapping[str, str]) -> KerncfgError:
+    """Return an error in which no value of the environment is shown."""
+    message, hint = error.message, error.hint
+    for value in sorted(secrets, key=len, reverse=True):
+        message = message.replace(value, secrets[value])
+        hint = hint and hint.replace(value, secrets[value])
+    return error if message == error.message else type(error)(message, hint=hint)
 
 
 def _as_typed(task: list[str], overrides: Sequence[str]) -> list[str]:

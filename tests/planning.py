@@ -33,7 +33,7 @@ def ref(name: str) -> str:
 
 def choice(name: str, origin: str | None = "kernels.yaml:3", **conditions: Any) -> Choice:
     kernel = Kernel(reference=KernelRef.parse(ref(name)))
-    reason = "off, by you" if name == "original" else "chosen for cpu"
+    reason = "off, as the row says" if name == "original" else "chosen for cpu"
     return Choice(kernel=kernel, conditions=conditions, origin=origin, reason=reason)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import kerncfg
-from kerncfg.errors import ConfigError, IntegrityError, LockError, TrustError
+from kerncfg.errors import ApplyError, ConfigError, IntegrityError, LockError, TrustError
 from kerncfg.machine import detect
 from tests.builders import kernel_folder
 
@@ -182,3 +182,44 @@ def test_plans_made_in_threads_do_not_mix() -> None:
     for thread in threads:
         thread.join()
     assert found == {number: [f"X{number}"] * 5 for number in range(8)}
+
+
+def test_a_name_alone_is_no_list_of_names() -> None:
+    with pytest.raises(ConfigError, match="trust is a list of names"):
+        kerncfg.plan(target="cpu", trust="acme")
+
+
+@pytest.mark.parametrize("name", ["acme/norms/x", "https://huggingface.co/acme", "", "a b"])
+def test_nobody_is_trusted_by_a_name_that_is_none(name: str) -> None:
+    with pytest.raises(ConfigError, match="nobody to trust"):
+        kerncfg.plan(target="cpu", trust=[name])
+
+
+def test_a_row_that_trusts_its_own_code_takes_its_consent_along() -> None:
+    plan = kerncfg.plan("kernels.X.cuda={kernel: acme/x@v1:X, trust_remote_code: true}", target="h100")
+    assert plan.trust.references == {"acme/x@v1:X"}
+    step = plan.step("X")
+    assert step is not None
+    assert "not there yet" in step.modes[kerncfg.Mode.INFERENCE].rejected[0].reason
+
+
+def test_a_plan_for_another_machine_is_refused_with_both_sides(tmp_path: Path) -> None:
+    folder = kernel_folder(tmp_path / "mine", TIMES_TEN)
+    model = nn.Sequential(ApiNorm())
+    row = f"kernels.ApiNorm.cpu={{kernel: {folder}:Norm, torch: '>=9.0'}}"
+    plan = kerncfg.plan(row, target={"device": "cpu", "torch": "9.9"})
+    with pytest.raises(ApplyError) as raised:
+        kerncfg.apply(plan, model)
+    assert "needs torch >=9.0, the target has 2." in raised.value.message
+    assert raised.value.hint is not None
+    assert "torch is 9.9 there and " in raised.value.hint
+    assert "forward" not in model[0].__dict__
+
+
+def test_a_build_for_another_machine_is_refused_before_it_is_loaded(tmp_path: Path) -> None:
+    variant = "torch29-cxx11-cpu-aarch64-darwin"
+    kernel_folder(tmp_path / "mine" / variant, "raise SystemError('was imported')")
+    target = {"device": "cpu", "torch": "2.9.0", "cpu": "aarch64", "os": "darwin"}
+    plan = kerncfg.plan(f"kernels.ApiNorm.cpu={tmp_path}/mine:Norm", target=target)
+    with pytest.raises(ApplyError, match="built for aarch64 darwin"):
+        kerncfg.apply(plan, nn.Sequential(ApiNorm()))

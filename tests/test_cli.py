@@ -2,15 +2,19 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import yaml
 
-from kerncfg.cli import main
+from kerncfg.cli import main, program
+from kerncfg.errors import ConfigError, IntegrityError, KerncfgError, KerncfgWarning, SourceError, TrustError
 
 
 def call(*arguments: str) -> int:
@@ -199,3 +203,75 @@ def test_output_is_not_wrapped_off_a_terminal(tmp_path: Path) -> None:
     done = run_kerncfg("plan", "target=h100", "kernels=liger", cwd=tmp_path, COLUMNS="40")
     line = next(line for line in done.stdout.splitlines() if "LigerRMSNorm" in line)
     assert line.rstrip().endswith("preset: kernels/liger.yaml:5")
+
+
+def test_a_warning_of_ours_is_one_line_without_a_place_in_the_source(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @click.command()
+    def noisy() -> None:
+        for _ in range(2):
+            warnings.warn("this has\n  no effect", KerncfgWarning, stacklevel=1)
+
+    monkeypatch.setitem(program.commands, "noisy", noisy)
+    assert call("noisy") == 0
+    assert capsys.readouterr().err == "warning: this has no effect\n" * 2
+
+
+def test_warnings_of_others_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    @click.command()
+    def noisy() -> None:
+        warnings.warn("not ours", UserWarning, stacklevel=1)
+
+    monkeypatch.setitem(program.commands, "noisy", noisy)
+    with pytest.warns(UserWarning, match="not ours"):
+        call("noisy")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(ConfigError("x"), 1), (SourceError("x"), 3), (IntegrityError("x"), 1), (TrustError("x"), 1)]
+)
+def test_the_exit_code_tells_a_finding_from_a_place_that_cannot_be_read(
+    error: KerncfgError, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @click.command()
+    def failing() -> None:
+        raise error
+
+    monkeypatch.setitem(program.commands, "failing", failing)
+    assert call("failing") == code
+    assert capsys.readouterr().err == "error: x\n"
+
+
+def test_the_names_of_schemas_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("schema", "--json") == 0
+    assert {"difference", "doctor", "explanation", "plan"} <= {*json.loads(capsys.readouterr().out)}
+
+
+@pytest.mark.parametrize("variables", [{}, {"NO_COLOR": "1", "TERM": "xterm-256color"}])
+def test_there_is_no_colour_off_a_terminal(tmp_path: Path, variables: dict[str, str]) -> None:
+    done = run_kerncfg("plan", "target=h100", "kernels=bundled", cwd=tmp_path, **variables)
+    assert "\x1b" not in done.stdout
+
+
+def test_no_color_is_respected_on_a_terminal(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "kerncfg", "plan", "target=h100", "kernels=bundled"]
+    shown = {name: on_a_terminal(command, tmp_path, **said) for name, said in (("", {}), ("no", {"NO_COLOR": "1"}))}
+    assert "\x1b[32m" in shown[""]
+    assert "\x1b[32m" not in shown["no"]
+
+
+def on_a_terminal(command: list[str], cwd: Path, **environment: str) -> str:
+    """Run a command with a terminal for its output, and give what it wrote there."""
+    ours, theirs = pty.openpty()
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "TERM": "xterm-256color", **environment}
+    with subprocess.Popen(command, cwd=cwd, env=env, stdout=theirs, stderr=theirs, stdin=theirs):
+        os.close(theirs)
+        written = b""
+        try:
+            while part := os.read(ours, 65536):
+                written += part
+        except OSError:  # how Linux says that the other side is closed
+            pass
+    os.close(ours)
+    return written.decode()

@@ -368,7 +368,11 @@ def test_one_file_is_read_without_its_defaults_composed(mine: Path) -> None:
 def test_a_config_that_code_stored_counts_as_a_file_without_lines(mine: Path) -> None:
     from hydra.core.config_store import ConfigStore
 
-    ConfigStore.instance().store(group="kernels", name="stored_by_a_test", node={"X": "a/b:C"})
-    document, origins = compose(["kernels=stored_by_a_test"])
+    store = ConfigStore.instance()
+    store.store(group="kernels", name="stored_by_a_test", node={"X": "a/b:C"})
+    try:
+        document, origins = compose(["kernels=stored_by_a_test"])
+    finally:
+        del store.repo["kernels"]["stored_by_a_test.yaml"]
     assert document["kernels"] == {"X": "a/b:C"}
     assert origin(origins, "kernels", "X") == "structured:///kernels/stored_by_a_test"

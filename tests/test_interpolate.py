@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kerncfg.compiler.compose import compose
+from kerncfg.compiler.interpolate import with_environment
 from kerncfg.errors import ConfigError
 
 
@@ -67,9 +68,21 @@ def test_two_that_stand_for_each_other_are_refused() -> None:
     assert len(refused("kernels.X=${kernels.Y}", "kernels.Y=${kernels.X}")) == 2
 
 
-def test_the_environment_may_say_where_the_models_weights_are() -> None:
-    found = node("model", "model.pretrained=${oc.env:KERNCFG_TEST_SECRET}/weights")
-    assert found["pretrained"] == "hunter2/weights"
+def test_the_environment_may_say_where_the_models_weights_are_and_stays_in_words_until_then() -> None:
+    text = "${oc.env:KERNCFG_TEST_SECRET}/weights"
+    document, _ = compose([f"model={{pretrained: '{text}', config: {{a: [1, '${{model.pretrained}}']}}}}"])
+    assert document["model"] == {"pretrained": text, "config": {"a": [1, "${model.pretrained}"]}}
+    found, words = with_environment(document, "model")
+    assert found == {"pretrained": "hunter2/weights", "config": {"a": [1, "hunter2/weights"]}}
+    assert words == {"hunter2/weights": "${model.pretrained}"}
+    (_, alone) = with_environment({"model": {"pretrained": text}}, "model")
+    assert alone == {"hunter2/weights": text, "hunter2": "${oc.env:KERNCFG_TEST_SECRET}"}
+    assert document["model"]["pretrained"] == text
+
+
+def test_without_interpolations_there_is_nothing_to_bring() -> None:
+    document, _ = compose()
+    assert with_environment(document, "model") == (document["model"], {})
 
 
 @pytest.mark.parametrize("path", ["kernels.X", "trust.publishers.a", "policy.fallback", "target.torch"])

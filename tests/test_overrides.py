@@ -58,6 +58,11 @@ REWRITTEN = {
     "trust.repositories.acme/norms=true": ["++trust.repositories={acme/norms:true}"],
     "trust.repositories.acme/norms.v2=true": ["++trust.repositories={acme/norms.v2:true}"],
     "~trust.repositories.acme/norms": ["++trust.repositories={acme/norms:false}"],
+    # texts in brackets
+    "kernels.X.cuda=[a/b@>=2:C, ~/d:E, null]": ["++kernels.X.cuda=['a/b@>=2:C', '~/d:E', null]"],
+    "+kernels.X={cuda: {kernel: a/b:C, version: >=2}, cpu: [{kernel: ~/d:E}]}": [
+        "++kernels.X={cuda: {kernel: a/b:C, version: '>=2'}, cpu: [{kernel: '~/d:E'}]}"
+    ],
     # taking out
     "~kernels.X": ["++kernels.X=inherited"],
     "~kernels.X.cuda": ["~kernels.X.cuda"],
@@ -92,8 +97,12 @@ REFUSED = {
     "~kernels.X=a": "has a value",
     "kernels..X=a": "an empty part in its key",
     "kernels.*.cuda=a/b:C": "'*' cannot stand in a key",
-    "kernels.X.cuda={kernel: a/b@>=2:C}": "cannot read {kernel: a/b@>=2:C}",
-    "kernels.X.cuda=[a/b@>=2:C]": "cannot read [a/b@>=2:C]",
+    "kernels.X.cuda={'kernel': a/b@>=2:C}": "cannot read {'kernel': a/b@>=2:C}",
+    "kernels.X.cuda=['a, b]": "cannot read ['a, b]",
+    "kernels.X.cuda=[a/b:C": "the [ is not closed",
+    "kernels.X.cuda={cpu: [a/b:C}": "cannot read {cpu: [a/b:C}",
+    "kernels.X.cuda=[a/b@>=2,<3:C]": "in a file the comma in a/b@>=2,<3:C would end the text",
+    "kernels.X={version: >=2,<3, kernel: a/b:C}": "in a file the comma in >=2,<3 would end the text",
     "kernels.X.cuda='a": "cannot read 'a",
     "kernels.X.cuda=nope(a)": "cannot read nope(a)",
 }

@@ -49,7 +49,7 @@ KEEP = Keep(
     modes={Mode.INFERENCE: ModePlan(choices=(choice(kernel("original", digest=None, variant=None)),))},
     fallback="original",
     own=False,
-    reason="off, inherited",
+    reason="off, as inherited",
 )
 
 
@@ -92,7 +92,7 @@ def test_a_plan_as_data_has_the_keys_that_others_rely_on() -> None:
                 "name": "SiLU",
                 "kind": "keep",
                 "own": False,
-                "reason": "off, inherited",
+                "reason": "off, as inherited",
                 "fallback": "original",
                 "match": None,
                 "exclude": [],
@@ -105,6 +105,7 @@ def test_a_plan_as_data_has_the_keys_that_others_rely_on() -> None:
                                 "variant": None,
                                 "digest": None,
                                 "conditions": {"dtype": ["bfloat16"]},
+                                    "needs": {},
                                 "origin": "my.yaml:3",
                                 "reason": "chosen for cuda",
                             }

@@ -166,10 +166,10 @@ def test_a_step_has_the_rows_match_exclusions_and_fallback() -> None:
     ("own", "inherited", "mode", "expected"),
     [
         (A, None, INFERENCE, ["chosen for cuda", LEFT]),
-        (None, A, INFERENCE, ["off, by you"]),
+        (None, A, INFERENCE, ["off, as the row says"]),
         ({"rocm": None}, A, INFERENCE, ["inherited for cuda", LEFT]),
         ([A, "inherited"], B, INFERENCE, ["chosen for cuda", "inherited for cuda", LEFT]),
-        ("inherited", {"cuda": None}, INFERENCE, ["off, inherited"]),
+        ("inherited", {"cuda": None}, INFERENCE, ["off, as inherited"]),
         (
             {"cuda": {"training": A}},
             None,
@@ -195,7 +195,7 @@ def test_b02_a_plan_tells_chosen_inherited_and_off_apart() -> None:
     made = plan({"L": A, "M": None}, {"L": B, "M": C, "N": D})
     assert [reasons(made, name)[0] for name in "LMN"] == [
         "chosen for cuda",
-        "off, by you",
+        "off, as the row says",
         "inherited for cuda",
     ]
     assert [step(made, name).kind for name in "LMN"] == ["bind", "keep", "bind"]
@@ -212,7 +212,7 @@ def test_a_choice_says_where_it_was_said() -> None:
     [
         (A, Bind, "some mode runs a kernel"),
         ({"cuda": {"training": A, "inference": None}}, Bind, "some mode runs a kernel"),
-        (None, Keep, "off, by you"),
+        (None, Keep, "off, as the row says"),
         ({"rocm": A}, Keep, "no row for cuda"),
         ("org/a:A", Keep, "every candidate was refused"),
     ],
@@ -272,7 +272,7 @@ def test_a_condition_filters_an_original_too(capability: str, expected: list[str
     found = config({"N": {"cuda": [{"kernel": None, "capability": "<8.0"}, A]}})
     made = resolve(found, locked(found), request(capability=capability))
     assert chosen(made) == expected
-    assert reasons(made)[-1] == (LEFT if capability == "9.0" else "off, by you")
+    assert reasons(made)[-1] == (LEFT if capability == "9.0" else "off, as the row says")
 
 
 def test_an_original_for_some_modules_leaves_a_kernel_for_the_others() -> None:

@@ -166,32 +166,60 @@ def test_a_row_needs_the_name_of_a_layer(name: str) -> None:
 
 BAD_OVERRIDES = {
     "target.device=cdua": ("target.device", "found 'cdua', expected one of auto, cuda", "did you mean cuda?"),
-    "target.capability=9.0": ("target.capability", "9.0 is a number, expected major.minor", "target.capability=\"'9.0'\""),
+    "target.capability=9.0": (
+        "target.capability",
+        "9.0 is a number, expected major.minor",
+        "target.capability=\"'9.0'\"",
+    ),
     "target.capability=hopper": ("target.capability", 'expected major.minor in quotes, such as "9.0"', ""),
-    "target.packages.triton=3.5": ("target.packages.triton", "3.5 is a number, expected", "write target.packages.triton=\"'3.5'\""),
+    "target.packages.triton=3.5": (
+        "target.packages.triton",
+        "3.5 is a number, expected",
+        "write target.packages.triton=\"'3.5'\"",
+    ),
     "policy.strit=true": ("policy.strit", "unknown key `strit`", "did you mean strict?"),
     "policy.strict='true'": ("policy.strict", "found 'true', expected true or false", "write policy.strict=true"),
     "policy.verify.on_fail=fallback": ("policy.verify.on_fail", "found 'fallback', expected one of report", "=report"),
     "policy.verify.thresholds.float32.slack=0": (
-        "policy.verify.thresholds.float32.slack", "found 0, expected more than 0", "slack=1",
+        "policy.verify.thresholds.float32.slack",
+        "found 0, expected more than 0",
+        "slack=1",
     ),
     "policy.verify.thresholds.float32.share=2": (
-        "policy.verify.thresholds.float32.share", "found 2, expected at most 1", "share=1",
+        "policy.verify.thresholds.float32.share",
+        "found 2, expected at most 1",
+        "share=1",
     ),
     "~policy.verify.thresholds.float32.gain": ("policy.verify.thresholds.float32", "`gain` is missing", "say policy"),
     "~target.device": ("target", "`device` is missing", "say target.device"),
-    "trust.publishers.acme=maybe": ("trust.publishers.acme", "found 'maybe', expected true or false", "write trust.publishers.acme=false"),
-    "trust.publishers.acme/norms=true": ("trust.publishers.acme/norms", "expected the name of one organisation", "ORG/NAME=true"),
+    "trust.publishers.acme=maybe": (
+        "trust.publishers.acme",
+        "found 'maybe', expected true or false",
+        "write trust.publishers.acme=false",
+    ),
+    "trust.publishers.acme/norms=true": (
+        "trust.publishers.acme/norms",
+        "expected the name of one organisation",
+        "ORG/NAME=true",
+    ),
     "trust.repositories.acme=true": ("trust.repositories.acme", "expected organisation/name", "ORG/NAME=true"),
-    "trust.publishers=[acme]": ("trust.publishers", "found a list, expected a map such as {acme: true}", "name each with true"),
+    "trust.publishers=[acme]": (
+        "trust.publishers",
+        "found a list, expected a map such as {acme: true}",
+        "name each with true",
+    ),
     "model.batch=0": ("model.batch", "found 0, expected at least 1", "write model.batch=1"),
     "model.seed=1.5": ("model.seed", "found 1.5, expected a whole number", "write model.seed=0"),
     "model={factory: 'mine:make'}": ("model.factory", "expected python:package.module:function", "write python:"),
     "model.config._target_=os.system": ("model.config._target_", "never builds objects", "write model={factory"),
     "enabled=3": ("enabled", "found 3, expected true or false", "write enabled=false"),
-    "kernels.X.revision=61e9540": ("kernels.X.revision", "61e9540 is a number (inf), expected a branch", "=\"'61e9540'\""),
+    "kernels.X.revision=61e9540": (
+        "kernels.X.revision",
+        "61e9540 is a number (inf), expected a branch",
+        "=\"'61e9540'\"",
+    ),
     "kernels.defaults=[a]": ("kernels.defaults", "a defaults list belongs at the top of a file", "take it out"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("typed", BAD_OVERRIDES)

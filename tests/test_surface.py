@@ -8,9 +8,11 @@ import click
 import pytest
 
 import kerncfg
+from kerncfg import doctor
 from kerncfg.applier.report import STATUSES
 from kerncfg.cli import program
 from kerncfg.compiler.schema import names, schema
+from kerncfg.documents import difference, explanation
 from kerncfg.documents import plan as plans
 from kerncfg.documents.config import ANY
 from kerncfg.documents.plan import Bind, Keep
@@ -23,9 +25,13 @@ if TYPE_CHECKING:
 ALIASES = {alias for device in DEVICES.values() for alias in device.aliases}
 
 OPTIONS = {
+    "completion": ["--json"],
+    "diff": ["--json"],
+    "doctor": ["--json"],
+    "explain": ["--config-dir", "--json", "--trust"],
     "plan": ["--config-dir", "--json", "--output", "--trust"],
     "run": ["--config-dir", "--json", "--multirun", "--trust"],
-    "schema": [],
+    "schema": ["--json"],
     "show": ["--config-dir", "--json"],
     "validate": ["--config-dir", "--json"],
 }
@@ -89,6 +95,10 @@ def test_the_closed_sets_of_a_schema_are_those_of_the_code(name: str) -> None:
             assert words - {"auto", *ALIASES} == {*DEVICES}
 
 
+def test_the_severities_of_a_finding_are_those_of_the_code() -> None:
+    assert schema("doctor")["$defs"]["finding"]["properties"]["severity"]["enum"] == [*doctor.SEVERITIES]
+
+
 def test_a_row_has_a_key_for_every_device() -> None:
     keys = {*schema("kernels")["$defs"]["row_map"]["properties"]}
     assert keys >= {ANY, *DEVICES, *ALIASES}
@@ -100,7 +110,14 @@ def test_a_described_target_may_be_any_device() -> None:
 
 def test_the_format_numbers_are_those_of_the_code() -> None:
     numbers = {name: schema(name)["properties"]["schema"]["const"] for name in names() if "schema" in _keys(name)}
-    assert numbers == {"plan": plans.SCHEMA, "measurement": rows.SCHEMA, "verification": rows.SCHEMA}
+    assert numbers == {
+        "difference": difference.SCHEMA,
+        "doctor": doctor.SCHEMA,
+        "explanation": explanation.SCHEMA,
+        "measurement": rows.SCHEMA,
+        "plan": plans.SCHEMA,
+        "verification": rows.SCHEMA,
+    }
 
 
 def _keys(name: str) -> set[str]:

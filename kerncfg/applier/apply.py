@@ -55,7 +55,7 @@ def apply(plan: Plan, model: nn.Module, mode: Mode | str | None = None, compile:
         sites = adapter_for(root).sites(root)
         taken = claims(sites, plan.steps)
         decisions = Decisions(plan, modes, owner)
-        decisions.consent({id(claim): claim[0] for claim in taken if claim is not None}.values())
+        decisions.admit({id(claim): claim[0] for claim in taken if claim is not None}.values(), root)
         decided = decisions.decide(sites, taken)
         notes = check(plan, sites, taken, decided)
         _bind(sites.modules, decided)

@@ -11,16 +11,19 @@ from torch.jit import ScriptModule
 from kerncfg.applier.bind import Edit, Owner, reachable
 from kerncfg.applier.contract import Fit, MissingAttribute, conditions_fault, device_fault, fit, module_fault
 from kerncfg.applier.match import Claim, row
-from kerncfg.compiler.policy import trusted
+from kerncfg.compiler.policy import trusted, unfit
 from kerncfg.documents.plan import Choice, Kernel, ModePlan, Plan, Step
+from kerncfg.documents.target import DEVICES
 from kerncfg.errors import ApplyError, ContractError, SourceError, TrustError
+from kerncfg.machine import here
 from kerncfg.sources import load
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
     from kerncfg.applier.adapters import LayerClass, Site, Sites
-    from kerncfg.documents.target import Mode
+    from kerncfg.documents.target import Mode, Target
 
 __all__ = ["Decided", "Decisions", "Verdict", "is_off"]
 
@@ -111,17 +114,38 @@ class Decisions:
         self._passed: dict[tuple[Verdict, tuple[str, ...]], Verdict] = {}
         self._decided: dict[tuple[int, int], Decided] = {}
 
-    def consent(self, steps: Iterable[Step]) -> None:
-        """Ask for consent to every kernel that the steps may run, before any of them is loaded.
+    def admit(self, steps: Iterable[Step], root: nn.Module) -> None:
+        """Ask whether every kernel that the steps may run may run here, before any of them is loaded.
 
         Raises:
-            TrustError: Nobody gave it.
+            TrustError: Nobody gave consent to one.
+            ApplyError: One was chosen for a target that this machine is not; the message has both sides.
         """
-        for step in steps:
-            for mode in dict.fromkeys(self._modes):
-                for choice in step.modes[mode].choices if mode in step.modes else ():
-                    if reason := trusted(choice.kernel.reference, self._plan.trust):
-                        raise TrustError(f"{row(step)}: {_said(choice)}: {reason}")
+        choices = [
+            (step, choice)
+            for step in steps
+            for mode in dict.fromkeys(self._modes)
+            for choice in (step.modes[mode].choices if mode in step.modes else ())
+        ]
+        for step, choice in choices:
+            if reason := trusted(choice.kernel.reference, self._plan.trust):
+                raise TrustError(f"{row(step)}: {_said(choice)}: {reason}")
+        particular = [choice for _, choice in choices if choice.needs or choice.kernel.variant]
+        device = self._plan.target.device
+        if particular and any(tensor.device.type == DEVICES[device].torch for tensor in root.parameters()):
+            self._check_machine(particular, here(device))
+
+    def _check_machine(self, choices: Iterable[Choice], machine: Target) -> None:
+        unfits = {_said(choice): reason for choice in choices if (reason := unfit(choice, machine))}
+        if unfits:
+            differences = self._plan.target.difference(machine)
+            told = ", ".join(
+                f"{key} is {planned} there and {found} here" for key, (planned, found) in differences.items()
+            )
+            raise ApplyError(
+                "the plan does not fit this machine: " + "; ".join(f"{said}: {why}" for said, why in unfits.items()),
+                hint=f"plan again here; {told}",
+            )
 
     def decide(self, sites: Sites, claims: Sequence[Claim | None]) -> list[Decided | None]:
         """Return what each site that a step claims runs in both modes, by place.

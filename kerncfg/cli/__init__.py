@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import click
 
+from kerncfg.cli.completing import prepare
 from kerncfg.cli.configs import schema, show, validate
 from kerncfg.cli.jobs import run
-from kerncfg.cli.plans import plan
+from kerncfg.cli.machines import completion, doctor
+from kerncfg.cli.plans import diff, explain, plan
+from kerncfg.cli.words import code
 
 __all__ = ["main", "program"]
 
@@ -26,16 +32,18 @@ def program() -> None:
     """
 
 
-for command in (plan, run, show, validate, schema):
+for command in (plan, explain, diff, run, show, validate, schema, doctor, completion):
     program.add_command(command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; a user's mistake never ends in a traceback."""
-    from kerncfg.errors import KerncfgError, SourceError
+    from kerncfg.errors import KerncfgError
 
+    prepare()
     try:
-        result = program.main(arguments, prog_name="kerncfg", standalone_mode=False)
+        with _warnings_as_lines():
+            result = program.main(arguments, prog_name="kerncfg", standalone_mode=False)
     except click.exceptions.Exit as done:
         return done.exit_code
     except click.Abort:
@@ -46,7 +54,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     except KerncfgError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
-        return 3 if isinstance(error, SourceError) else 1
+        return code(error)
     except BrokenPipeError:
         return 0
     return result if isinstance(result, int) else 0
+
+
+@contextmanager
+def _warnings_as_lines() -> Iterator[None]:
+    """Show each of our warnings as one line on standard error, without a place in the source."""
+    from kerncfg.errors import KerncfgWarning
+
+    with warnings.catch_warnings():
+        others = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+            if issubclass(category, KerncfgWarning):
+                click.echo(f"warning: {' '.join(str(message).split())}", err=True)
+            else:
+                others(message, category, *place, **more)
+
+        warnings.simplefilter("always", KerncfgWarning)
+        warnings.showwarning = show
+        yield

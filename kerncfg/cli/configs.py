@@ -6,13 +6,14 @@ from pathlib import Path
 
 import click
 
-from kerncfg.cli.words import asking, data, is_override, overrides_in
+from kerncfg.cli import completing
+from kerncfg.cli.words import as_data, asking, data, is_override, overrides_in
 
 __all__ = ["schema", "show", "validate"]
 
 
 @click.command()
-@asking
+@asking(completing.words(files=True), "[FILES] [OVERRIDES]...")
 def validate(words: tuple[str, ...], config_dir: Path | None, as_json: bool) -> int:
     """Check the composed configuration, or the given files: every fault in one run, each with its place."""
     from kerncfg import api
@@ -43,7 +44,7 @@ def validate(words: tuple[str, ...], config_dir: Path | None, as_json: bool) -> 
 
 
 @click.command()
-@asking
+@asking(completing.words())
 def show(words: tuple[str, ...], config_dir: Path | None, as_json: bool) -> None:
     """Print the composed configuration as YAML, with where each value was said."""
     from kerncfg import api
@@ -58,14 +59,18 @@ def show(words: tuple[str, ...], config_dir: Path | None, as_json: bool) -> None
 
 @click.command()
 @click.argument("name", required=False)
-def schema(name: str | None) -> None:
+@as_data
+def schema(name: str | None, as_json: bool) -> None:
     """Print the JSON schema of a group or document, or the names of all of them."""
     from kerncfg.compiler.schema import names
     from kerncfg.compiler.schema import schema as read
     from kerncfg.errors import ConfigError
 
     if name is None:
-        click.echo("\n".join(names()))
+        if as_json:
+            data(names())
+        else:
+            click.echo("\n".join(names()))
     elif name in names():
         data(read(name))
     else:

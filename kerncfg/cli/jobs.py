@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kerncfg.cli.words import asking, data, overrides_in, trusting
+from kerncfg.cli import completing
+from kerncfg.cli.words import asking, code, data, overrides_in, trusting
 
 if TYPE_CHECKING:
     from kerncfg.run import Outcome
@@ -16,15 +17,13 @@ __all__ = ["run"]
 
 
 @click.command()
-@asking
+@asking(completing.words())
 @trusting
 @click.option("-m", "--multirun", is_flag=True, help="Sweep: run once for each combination of a=1,2 b=3,4.")
 def run(words: tuple[str, ...], config_dir: Path | None, as_json: bool, trust: tuple[str, ...], multirun: bool) -> int:
     """Build the model, apply the plan, verify and measure each kernel, and keep it all in a run folder."""
     from kerncfg import run as job
     from kerncfg.cli.tables import print_stage
-    from kerncfg.errors import SourceError
-
     def show(outcome: Outcome, stage: str) -> None:
         if not as_json:
             print_stage(outcome, stage)
@@ -37,6 +36,5 @@ def run(words: tuple[str, ...], config_dir: Path | None, as_json: bool, trust: t
         if outcome.error is not None:
             click.echo(f"error: {outcome.error}", err=True)
         click.echo(f"{'passed' if outcome.passed else 'failed'}: {outcome.folder}", err=as_json)
-    if any(isinstance(outcome.error, SourceError) for outcome in outcomes):
-        return 3
-    return 0 if all(outcome.passed for outcome in outcomes) else 1
+    codes = [0 if outcome.passed else 1 if outcome.error is None else code(outcome.error) for outcome in outcomes]
+    return max(codes, default=0)

@@ -1,4 +1,4 @@
-"""`kerncfg plan`: what a target would run, and why."""
+"""`kerncfg plan`, `explain` and `diff`: what a target would run, why, and what another would do."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from pathlib import Path
 
 import click
 
-from kerncfg.cli.words import asking, data, overrides_in, trusting
+from kerncfg.cli import completing
+from kerncfg.cli.words import as_data, asking, data, is_override, overrides_in, trusting
 
-__all__ = ["plan"]
+__all__ = ["diff", "explain", "plan"]
 
 
 @click.command()
-@asking
+@asking(completing.words())
 @trusting
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Also write the plan to this file.")
 def plan(
@@ -35,3 +36,43 @@ def plan(
         print_plan(made)
         if output:
             click.echo(f"written to {output}", err=True)
+
+
+@click.command()
+@asking(completing.words(names=True), "NAME [OVERRIDES]...")
+@trusting
+def explain(words: tuple[str, ...], config_dir: Path | None, as_json: bool, trust: tuple[str, ...]) -> None:
+    """Say for one name what runs in every mode, and of every other candidate why it does not."""
+    from kerncfg import api
+    from kerncfg.errors import ConfigError
+
+    names = [word for word in words if not is_override(word)]
+    if len(names) != 1:
+        found = f"{len(names)} names: {', '.join(names)}" if names else "no name"
+        raise ConfigError(f"explain needs one name, found {found}", hint="write kerncfg explain NAME key=value …")
+    overrides = [word for word in words if is_override(word)]
+    explanation = api.plan(*overrides, config_dir=config_dir, trust=trust).explain(names[0])
+    if as_json:
+        data(explanation.to_dict())
+    else:
+        click.echo(str(explanation))
+
+
+@click.command()
+@click.argument("files", nargs=-1, metavar="PLAN PLAN", type=click.Path(path_type=Path))
+@as_data
+def diff(files: tuple[Path, ...], as_json: bool) -> int:
+    """Compare two plan files: what the second would do differently. The exit code is 1 if it would."""
+    from kerncfg import api
+    from kerncfg.errors import ConfigError
+
+    if len(files) != 2:
+        hint = "write kerncfg diff BEFORE.json AFTER.json; plans are written by `kerncfg plan -o FILE`"
+        raise ConfigError(f"diff needs two plan files, found {len(files)}", hint=hint)
+    before, after = (api.load_plan(file) for file in files)
+    difference = before.diff(after)
+    if as_json:
+        data(difference.to_dict())
+    else:
+        click.echo(str(difference))
+    return 1 if difference else 0

@@ -5,28 +5,38 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-__all__ = ["asking", "data", "overrides_in"]
+if TYPE_CHECKING:
+    from kerncfg.cli.completing import Complete
+    from kerncfg.errors import KerncfgError
+
+__all__ = ["as_data", "asking", "code", "data", "is_override", "overrides_in", "trusting"]
 
 Command = Callable[..., Any]
 
+as_data = click.option("--json", "as_json", is_flag=True, help="Print data instead of tables.")
 
-def asking(function: Command) -> Command:
+
+def asking(complete: Complete, metavar: str = "[OVERRIDES]...") -> Callable[[Command], Command]:
     """Give a command the words and options with which a configuration is asked for."""
-    for decorate in (
-        click.argument("words", nargs=-1, metavar="[OVERRIDES]..."),
-        click.option(
-            "--config-dir",
-            type=click.Path(path_type=Path),
-            help="A folder of your own groups; its files go before the packaged ones.",
-        ),
-        click.option("--json", "as_json", is_flag=True, help="Print data instead of tables."),
-    ):
-        function = decorate(function)
-    return function
+
+    def decorated(function: Command) -> Command:
+        for decorate in (
+            click.argument("words", nargs=-1, metavar=metavar, shell_complete=complete),
+            click.option(
+                "--config-dir",
+                type=click.Path(path_type=Path),
+                help="A folder of your own groups; its files go before the packaged ones.",
+            ),
+            as_data,
+        ):
+            function = decorate(function)
+        return function
+
+    return decorated
 
 
 trusting = click.option(
@@ -55,6 +65,13 @@ def overrides_in(words: tuple[str, ...]) -> list[str]:
 def is_override(word: str) -> bool:
     """Say whether a word is an override; anything else is a file."""
     return "=" in word or word.startswith("~")
+
+
+def code(error: KerncfgError) -> int:
+    """Return the exit code of an error: 3 where a place could not be read, 1 where what was found is wrong."""
+    from kerncfg.errors import IntegrityError, SourceError
+
+    return 3 if isinstance(error, SourceError) and not isinstance(error, IntegrityError) else 1
 
 
 def data(value: Any) -> None:

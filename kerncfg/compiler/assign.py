@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from kerncfg.compiler.reading import Place, parse
+from kerncfg.compiler.reading import Place, parse, scalar
 from kerncfg.compiler.tree import KeyPath, Node, grow, merge, spell
 from kerncfg.documents.config import Origin
 from kerncfg.errors import ConfigError, Issue
@@ -55,6 +55,8 @@ def assign(node: Node | None, parts: Sequence[str], value: Node, lost: Lost, pat
     elif isinstance(inside, str):
         lost.append((path, node.origin))
     children = dict(inside) if isinstance(inside, dict) else {}
+    if head not in children:
+        _check_key(head, value.origin.place, path)
     children[head] = assign(children.get(head), rest, value, lost, (*path, head))
     return Node(children, value.origin, node.key)
 
@@ -94,12 +96,35 @@ def leaf(value: Any, argument: str) -> Node:
     text = argument.partition("=")[2].strip()
     if not isinstance(value, dict | list):
         return Node(value, Origin(kind="override", place=argument, text=text), origin)
+    _check_keys(value, argument)
     made = grow(value, origin)
     try:
         spoken = parse(f"k: {text}", Place("override", argument)).value["k"]
     except ConfigError:
         return made  # Hydra's `{a:b}` is no map in YAML: messages then show the value, not its characters
     return _worded(made, spoken, argument)
+
+
+def _check_keys(value: Any, argument: str, path: KeyPath = ()) -> None:
+    if isinstance(value, dict):
+        for name, child in value.items():
+            _check_key(name if isinstance(name, str) else str(name), argument, path)
+            _check_keys(child, argument, (*path, str(name)))
+    elif isinstance(value, list):
+        for index, child in enumerate(value):
+            _check_keys(child, argument, (*path, index))
+
+
+def _check_key(name: str, argument: str, path: KeyPath) -> None:
+    """Refuse a key that a file would not read as text, as it is refused there."""
+    try:
+        found = scalar(name)
+    except ValueError:
+        return
+    if not isinstance(found, str) and name:
+        kind = "null" if found is None else "a boolean" if isinstance(found, bool) else "a number"
+        message = f"the key {name} is {kind} in YAML, expected text"
+        raise ConfigError([fault(argument, message, f"such a key can stand in a file only, as '{name}' with quotes")])
 
 
 def _worded(made: Node, spoken: Node, argument: str) -> Node:

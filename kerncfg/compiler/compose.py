@@ -32,7 +32,16 @@ if TYPE_CHECKING:
     from hydra.core.config_loader import ConfigLoader
     from hydra.core.override_parser.types import Override
 
-__all__ = ["KeyPath", "Origins", "add_packaged", "compose", "hydra_folder", "read_document", "version_base"]
+__all__ = [
+    "KeyPath",
+    "Origins",
+    "add_packaged",
+    "compose",
+    "hydra_folder",
+    "job_overrides",
+    "read_document",
+    "version_base",
+]
 
 CONFIG = "config"  # the primary config's name
 _ROWS = ("kernels", "inherited")
@@ -84,6 +93,12 @@ def read_document(path: Path) -> tuple[dict[str, Any], Origins]:
     """
     node = read_file(path, _place(path))
     return node.plain(), Origins(node)
+
+
+def job_overrides(settings: Any) -> list[str]:
+    """Return the overrides of a Hydra job as they were said, with every `${oc.env:…}` still in words."""
+    words: Any = OmegaConf.to_container(settings.overrides.task, resolve=False)
+    return list(words)
 
 
 def _refuse_sweeps(typed: dict[str, str]) -> None:

@@ -1,29 +1,33 @@
 """What `${…}` stands for, by OmegaConf's rules.
 
-Values of the environment may stand only where no plan, lock, report or message shows them.
+Values of the environment may stand in `model` only, and stay in words until the model is built: so no plan, report,
+message or shown configuration can hold them.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any
 
 from omegaconf import Container, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from kerncfg.compiler.tree import KeyPath, Node, Origins, leaves, spell
+from kerncfg.compiler.tree import KeyPath, Node, Origins, grow, leaves, spell
+from kerncfg.documents.config import Origin
 from kerncfg.errors import ConfigError, Issue
 
-__all__ = ["resolved"]
+__all__ = ["resolved", "with_environment"]
 
 _ENVIRONMENT = "oc.env"
+_VARIABLE = re.compile(r"oc\.env:\s*(\w+)")
 _MAY_HOLD_ENVIRONMENT = ("model",)
 _MISSING = re.compile(r"Interpolation key '(.+)' not found")
 _REFERENCE = re.compile(r"\$\{([^:{}]*)\}")
 
 
 def resolved(root: Node) -> dict[str, Any]:
-    """Return the document with every interpolation replaced by its value.
+    """Return the document with every interpolation replaced by its value, but for those of the environment.
 
     Raises:
         ConfigError: Interpolations that lead nowhere, or bring the environment where it would be shown.
@@ -34,7 +38,8 @@ def resolved(root: Node) -> dict[str, Any]:
     if not texts:
         return document
     origins = Origins(root)
-    if issues := [*_unreadable(texts, origins), *_from_environment(texts, origins)]:
+    tainted = _tainted(texts)
+    if issues := [*_unreadable(texts, origins), *_misplaced(texts, tainted, origins)]:
         raise ConfigError(issues)
     config = OmegaConf.create(document)
     values: dict[KeyPath, Any] = {}
@@ -47,11 +52,37 @@ def resolved(root: Node) -> dict[str, Any]:
     if issues:
         raise ConfigError(issues)
     for path, value in values.items():
-        inside: Any = document
-        for part in path[:-1]:
-            inside = inside[part]
-        inside[path[-1]] = value
+        if path not in tainted:
+            _put(document, path, value)
     return document
+
+
+def with_environment(document: dict[str, Any], node: str) -> tuple[Any, dict[str, str]]:
+    """Return one node of a composed document with the values of the environment in it, and the words for each.
+
+    Whoever shows something that may hold one of the values is to put its words there.
+    """
+    texts = {
+        path: child.value
+        for path, child in leaves(grow(document[node], Origin(kind="argument")), (node,))
+        if isinstance(child.value, str) and "${" in child.value
+    }
+    config = OmegaConf.create(document) if texts else None
+    whole = {node: grow(document[node], Origin(kind="argument")).plain()}
+    words: dict[str, str] = {}
+    for path, text in texts.items():
+        value = _value(config, path)
+        _put(whole, path, value)
+        words[str(value)] = text
+    for text in list(words.values()):
+        words |= {os.environ[name]: f"${{oc.env:{name}}}" for name in _VARIABLE.findall(text) if name in os.environ}
+    return whole[node], {value: text for value, text in words.items() if value}
+
+
+def _put(document: Any, path: KeyPath, value: Any) -> None:
+    for part in path[:-1]:
+        document = document[part]
+    document[path[-1]] = value
 
 
 def _value(config: Any, path: KeyPath) -> Any:
@@ -80,11 +111,15 @@ def _unreadable(texts: dict[KeyPath, str], origins: Origins) -> list[Issue]:
     return issues
 
 
-def _from_environment(texts: dict[KeyPath, str], origins: Origins) -> list[Issue]:
+def _tainted(texts: dict[KeyPath, str]) -> set[KeyPath]:
     """Find what takes a value from the environment, by itself or by way of another value."""
     tainted = {path for path, text in texts.items() if _ENVIRONMENT in text}
     while more := {path for path, text in texts.items() if path not in tainted and _reaches(text, tainted)}:
         tainted |= more
+    return tainted
+
+
+def _misplaced(texts: dict[KeyPath, str], tainted: set[KeyPath], origins: Origins) -> list[Issue]:
     hint = 'say the value by an override, such as kernels.RMSNorm="$KERNEL", where the shell puts it in'
     message = "brings a value of the environment, which is for `model` only"
     return [

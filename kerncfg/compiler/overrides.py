@@ -33,6 +33,9 @@ _FORM = re.compile(r"(?P<sign>~|\+{0,2})(?P<key>[^=\s]*?)\s*(?:=(?P<value>.*))?"
 _RANGE_GOES_ON = re.compile(r"\s*(>=|<=|==|!=|~=|<|>)")
 _CHOICE = re.compile(r"\s*choice\((?P<inside>.*)\)\s*", re.DOTALL)
 _NOT_IN_A_KEY = re.compile(r"[^\w./@-]")
+_IN_QUOTES = re.compile(r"""'(\\'|[^'])*'|"(\\"|[^"])*\"""")
+_ESCAPE = re.compile(r"\\[\\()\[\]{}:=, \t]")
+_QUOTES = "'\""
 _OPEN, _CLOSE = "[{(", "]})"
 
 
@@ -213,16 +216,19 @@ def _value(argument: str, key: str, value: str) -> str:
 
 def _piece(argument: str, key: str, piece: str) -> str:
     text = piece.strip()
+    if found := _ESCAPE.search(_IN_QUOTES.sub("", text)):
+        quoted = text.replace("'", "\\'")
+        message = f"{found[0]} is one character on the command line, in a file it would be two"
+        raise _refused(argument, message, f"for the text as it stands write {key}=\"'{quoted}'\"")
     try:
         parsed = read(f"k={piece}")
     except HydraException:
         if text[:1] in ("[", "{", "'", '"') or re.match(r"\w+\(", text):
-            if text[:1] in ("[", "{") and (closing := _unclosed(text)):
-                raise _refused(argument, f"the {text[0]} is not closed", f"write {key}={text}{closing}") from None
-            hint = f"quote the texts inside, as in {key}={_example(text)}"
-            raise _refused(argument, f"cannot read {text}", hint) from None
-        found: Any = text
-        piece = "'" + text.replace("\\'", "\\\\'").replace("'", "\\'") + "'"
+            piece = _bracketed(argument, key, text)
+            found = read(f"k={piece}").value()
+        else:
+            found = text
+            piece = _quoted(text)
     else:
         if parsed.is_sweep_override():
             return piece
@@ -231,9 +237,53 @@ def _piece(argument: str, key: str, piece: str) -> str:
     return piece
 
 
-def _example(text: str) -> str:
-    listed = text.startswith("[")
-    return "[org/a:Name, 'org/b@>=2.0,<3.0:Name']" if listed else "{kernel: 'org/a@>=2.0,<3.0:Name'}"
+def _quoted(text: str) -> str:
+    return "'" + text.replace("\\'", "\\\\'").replace("'", "\\'") + "'"
+
+
+def _bracketed(argument: str, key: str, text: str) -> str:
+    """Return a list or map with quotes around the texts in it that Hydra cannot read bare.
+
+    Raises:
+        ConfigError: It does not close, cannot be read even so, or a file would split a text at its comma.
+    """
+    if closing := _unclosed(text):
+        raise _refused(argument, f"the {text[0]} is not closed", f"write {key}={text}{closing}")
+    added: list[str] = []
+    made = _inside(text, added)
+    if text[:1] not in ("[", "{") or not _reads(made):
+        examples = {"[": "[org/a:Name, 'org/b@>=2.0,<3.0:Name']", "{": "{kernel: 'org/a@>=2.0,<3.0:Name'}"}
+        whole = f"for a text write {key}=\"'{text.strip(_QUOTES)}'\""
+        inside = f"quote the texts inside, as in {key}={examples.get(text[0])}"
+        raise _refused(argument, f"cannot read {text}", inside if text[0] in examples else whole)
+    if split := [item for item in added if "," in item]:
+        message = f"in a file the comma in {split[0]} would end the text"
+        raise _refused(argument, message, f'write "{key}={made}"')
+    return made
+
+
+def _inside(text: str, added: list[str]) -> str:
+    """Quote every text that needs it, and note it in `added`."""
+    text = text.strip()
+    if _reads(text):
+        return text
+    if text[:1] == "[" and text[-1:] == "]":
+        return f"[{', '.join(_inside(item, added) for item in pieces(text[1:-1]))}]"
+    if text[:1] == "{" and text[-1:] == "}":
+        entries = [item.partition(":") for item in pieces(text[1:-1])]
+        return f"{{{', '.join(f'{name.strip()}: {_inside(value, added)}' for name, _, value in entries)}}}"
+    if text[:1] in ("[", "{", "'", '"', ""):
+        return text
+    added.append(text)
+    return _quoted(text)
+
+
+def _reads(text: str) -> bool:
+    try:
+        read(f"k=[{text}]" if text[:1] not in ("[", "{") else f"k={text}")
+    except HydraException:
+        return False
+    return True
 
 
 def _same_as_yaml(argument: str, key: str, text: str, found: Any) -> None:
@@ -290,7 +340,7 @@ def _checked(argument: str, line: str) -> str:
 
 
 def _unclosed(text: str) -> str:
-    """Return the brackets that would close what a text leaves open."""
+    """Return the brackets that would close what a list or map leaves open; none if they are not the fault."""
     left: list[str] = []
     quote = ""
     for index, char in enumerate(text):
@@ -298,10 +348,10 @@ def _unclosed(text: str) -> str:
             quote = "" if char == quote and text[index - 1] != "\\" else quote
         elif char in "'\"":
             quote = char
-        elif char in _OPEN:
+        elif char in _OPEN and text[0] in "[{":
             left.append(_CLOSE[_OPEN.index(char)])
-        elif left and char == left[-1]:
-            left.pop()
+        elif char in _CLOSE and (not left or left.pop() != char):
+            return ""
     return "" if quote else "".join(reversed(left))
 
 

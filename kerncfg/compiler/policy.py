@@ -10,12 +10,13 @@ from packaging.specifiers import SpecifierSet
 
 from kerncfg.documents.config import ORIGINAL, Candidate, KernelRef, Trust
 from kerncfg.documents.lock import Build, Pin
+from kerncfg.documents.variant import Variant
 
 if TYPE_CHECKING:
+    from kerncfg.documents.step import Choice
     from kerncfg.documents.target import Target
-    from kerncfg.documents.variant import Variant
 
-__all__ = ["CHECKS", "Check", "Request", "choose", "trusted"]
+__all__ = ["CHECKS", "Check", "Request", "choose", "trusted", "unfit"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,8 @@ def trusted(ref: KernelRef, trust: Trust) -> str | None:
         cure = f"name it in a local file or an override, or pass trust=[{ref.place!r}]"
         return f"{ref.place} was not named by you: {cure}"
     publisher = ref.location.partition("/")[0]
+    if str(ref) in trust.references:
+        return None
     if trust.allow_all_kernels or publisher in trust.publishers or ref.location in trust.repositories:
         return None
     return (
@@ -100,6 +103,13 @@ def choose(pin: Pin, target: Target) -> Build | None:
 
 def _rank(variant: Variant | None) -> tuple[bool, object]:
     return (True, variant.rank()) if variant else (False, ())
+
+
+def unfit(choice: Choice, target: Target) -> str | None:
+    """Return why a kernel that was chosen for another target cannot run on this one, or `None` if it can."""
+    variant = Variant.parse(choice.kernel.variant) if choice.kernel.variant else None
+    needs = (_outside(key, wanted, getattr(target, key)) for key, wanted in choice.needs.items())
+    return next(filter(None, needs), None) or (variant.refusal(target) if variant else None)
 
 
 def _outside(what: str, wanted: str | None, found: str | None) -> str | None:

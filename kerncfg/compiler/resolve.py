@@ -125,13 +125,14 @@ def _choice(candidate: Candidate, pin: Pin, said: Mode, mode: Mode, request: Req
     return Choice(
         kernel=kernel,
         conditions=candidate.conditions.residual(),
+        needs=candidate.conditions.needs(),
         origin=_text(candidate),
         reason=f"{how} for {request.target.device}{served}",
     )
 
 
 def _written_original(candidate: Candidate) -> Choice:
-    by = "inherited" if candidate.inherited else "by you"
+    by = "as inherited" if candidate.inherited else "as the row says"
     return Choice(
         kernel=Kernel(reference=ORIGINAL),
         conditions=candidate.conditions.residual(),

@@ -162,6 +162,9 @@ def _target(reference: str, name: str) -> Any:
 
 
 def _issues(document: Any, name: str, places: _Places) -> Iterator[Issue]:
+    if untold := list(_not_text(document, places)):
+        yield from untold
+        return
     found: dict[tuple[KeyPath, str], Issue] = {}
     for error in _validator(name).iter_errors(document):
         for path, keyword, issue in _sentences(error, places):
@@ -176,6 +179,19 @@ def _issues(document: Any, name: str, places: _Places) -> Iterator[Issue]:
         if keyword.startswith("required ") and path in misspelt:
             continue  # the misspelt key says what was meant
         yield issue
+
+
+def _not_text(value: Any, places: _Places, path: KeyPath = ()) -> Iterator[Issue]:
+    """Find the keys of a document given as data that are not text; no file has them."""
+    if isinstance(value, Mapping):
+        for key, child in value.items():
+            if not isinstance(key, str):
+                message = f"the key {key!r} is a {type(key).__name__}, expected text"
+                yield places.issue((*path, str(key)), message, f"write '{key}' with quotes", key=True)
+            yield from _not_text(child, places, (*path, str(key)))
+    elif isinstance(value, list):
+        for index, child in enumerate(value):
+            yield from _not_text(child, places, (*path, index))
 
 
 def _forbidden(

@@ -67,12 +67,12 @@ class Conditions:
 
     def to_dict(self) -> dict[str, Any]:
         """Return what is set, as it stands in a candidate."""
-        data: dict[str, Any] = {}
-        if self.capability:
-            data["capability"] = self.capability
-        if self.torch:
-            data["torch"] = self.torch
-        return {**data, **self.residual()}
+        return {**self.needs(), **self.residual()}
+
+    def needs(self) -> dict[str, str]:
+        """Return what the target answers."""
+        said = {"capability": self.capability, "torch": self.torch}
+        return {key: value for key, value in said.items() if value}
 
     def residual(self) -> dict[str, Any]:
         """Return what only a module can answer."""
@@ -171,6 +171,7 @@ class Trust:
     repositories: frozenset[str] = frozenset()
     allow_all_kernels: bool = False
     local: frozenset[str] = frozenset()
+    references: frozenset[str] = frozenset()
 
     def plus(self, *names: str) -> Self:
         """Return this trust and more: `org`, `org/repo`, a folder, or `python:package.module`."""

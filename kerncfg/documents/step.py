@@ -32,10 +32,11 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """A kernel that was accepted, with the conditions that only a module can answer."""
+    """A kernel that was accepted: `conditions` only a module can answer, `needs` the target was found to meet."""
 
     kernel: Kernel
     conditions: Mapping[str, Any] = field(default_factory=dict)
+    needs: Mapping[str, str] = field(default_factory=dict)
     origin: str | None
     reason: str
 
@@ -57,6 +58,7 @@ class Choice:
             "variant": self.kernel.variant,
             "digest": self.kernel.digest,
             "conditions": dict(self.conditions),
+            "needs": dict(self.needs),
             "origin": self.origin,
             "reason": self.reason,
         }
@@ -70,7 +72,8 @@ class Choice:
             variant=data["variant"],
             digest=data["digest"],
         )
-        return cls(kernel=kernel, conditions=data["conditions"], origin=data["origin"], reason=data["reason"])
+        said = {key: data[key] for key in ("conditions", "needs", "origin", "reason")}
+        return cls(kernel=kernel, **said)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

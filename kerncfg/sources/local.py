@@ -39,6 +39,7 @@ __all__ = ["ModuleSource", "PathSource"]
 
 _BUNDLED = "kerncfg.kernels"
 _PREFIX = "_kerncfg_"  # of the modules that folders are imported as
+_imported: dict[str, str] = {}  # the digest of each module when it was imported here
 
 
 class ModuleSource:
@@ -58,9 +59,14 @@ class ModuleSource:
         if spec is None or spec.origin is None:
             message = f"{kernel.reference}: no module {name} on the search path"
             raise SourceError(message, hint="install the package")
-        _check(kernel, _module_digest(spec))
+        digest = _module_digest(spec)
+        _check(kernel, digest)
+        if _imported.get(name, digest) != digest:
+            message = f"{kernel.reference}: {name} was imported before its code changed"
+            raise IntegrityError(message, hint="start a new process; Python does not import a module twice")
         with _importing(name, kernel.reference):
             module = importlib.import_module(name)
+        _imported[name] = digest
         return KernelCode(kernel=kernel, code=_named(module, kernel.reference))
 
 
@@ -120,10 +126,13 @@ def _asked(finder: Any, name: str, path: list[str] | None) -> ModuleSpec | None:
 
 
 def _module_digest(spec: ModuleSpec) -> str:
-    """Take the digest of a package's folder, or of a module's one file."""
+    """Take the digest of the folder of the package that a module is, or is in; else of the module's one file."""
     assert spec.origin is not None
     origin = Path(spec.origin)
-    return _digest(origin.parent) if spec.submodule_search_locations else _digest_of([(origin.name, origin)])
+    in_package = "." in spec.name or spec.submodule_search_locations
+    if in_package and (origin.parent / "__init__.py").is_file():
+        return _digest(origin.parent)
+    return _digest_of([(origin.name, origin)])
 
 
 def _builds(root: Path) -> Iterator[tuple[Variant | None, Path]]:

@@ -1,0 +1,87 @@
+"""A plan's rows, as every front shows them."""
+
+from __future__ import annotations
+
+import pytest
+
+import kerncfg
+from kerncfg.documents import table
+from kerncfg.documents.plan import Rejection
+from kerncfg.documents.target import Mode
+from tests.planning import choice, plan, step
+
+REFUSED = Rejection(reference="org/a@v1:A", reason="no build fits", origin="mine.yaml:4")
+
+
+def test_each_thing_a_name_may_run_is_one_line_and_the_first_shows_the_name() -> None:
+    lines = table.lines([step("Norm", [choice("A", dtype=["bfloat16"])], rejected=[REFUSED])])
+    assert [line.cells() for line in lines] == [
+        ("Norm", "python:tests.fakes:A", "all modes", "chosen for cpu, if dtype is bfloat16", "kernels.yaml:3"),
+        ("", "else original", "all modes", "", ""),
+        ("", "not org/a@v1:A", "all modes", "no build fits", "mine.yaml:4"),
+    ]
+    assert [line.tone for line in lines] == ["kernel", "else", "refused"]
+
+
+def test_modes_that_run_the_same_share_a_line() -> None:
+    lines = table.lines([step("Norm", {Mode.INFERENCE: "A", Mode.TRAINING: "A"})])
+    assert [(line.runs, line.modes) for line in lines] == [
+        ("python:tests.fakes:A", "inference, training"),
+        ("else original", "inference, training"),
+        ("original", "inference_compile, training_compile"),
+    ]
+    assert lines[2].tone == "original"
+
+
+def test_inherited_names_that_keep_the_original_share_a_sentence_for_each_reason() -> None:
+    steps = [step(name, "original", own=False, reason="no row for cpu") for name in ("A", "B")]
+    steps.append(step("C", "original", own=False, rejected=[REFUSED]))
+    assert table.lines(steps) == []
+    assert table.kept(steps) == [
+        "inherited, original kept (no build fits): C",
+        "inherited, original kept (no row for cpu): A, B",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({}, ""),
+        ({"dtype": ["float16", "bfloat16"]}, "dtype is float16 or bfloat16"),
+        ({"dtype": ["float16"], "when": {"config.act": ["silu"], "bias": [False]}},
+         "dtype is float16 and config.act is silu and bias is False"),
+    ],
+)  # fmt: skip
+def test_conditions_in_words(said: dict[str, object], words: str) -> None:
+    assert table.conditions(said) == words
+
+
+def test_a_plan_prints_as_a_plain_table() -> None:
+    made = plan(step("Norm", "A"), step("SiLU", "original", own=False, reason="no row for cpu"))
+    assert str(made) == (
+        f"plan {made.digest[:12]} for cpu, torch None, x86_64 linux\n"
+        "name  runs                  in         why             said at\n"
+        "Norm  python:tests.fakes:A  all modes  chosen for cpu  kernels.yaml:3\n"
+        "      else original         all modes\n"
+        "inherited, original kept (no row for cpu): SiLU"
+    )
+
+
+def test_a_plan_without_rows_prints_its_heading() -> None:
+    assert str(plan()) == f"plan {plan().digest[:12]} for cpu, torch None, x86_64 linux"
+    assert plan()._repr_html_() == f"<p>{plan()}</p>"
+
+
+def test_a_plan_is_a_table_in_a_notebook_with_everything_escaped() -> None:
+    row = "kernels.N={cpu: 'builtin:RMSNorm', when: {act: '<b>'}}"
+    html = kerncfg.plan("inherited=none", "target=cpu", row)._repr_html_()
+    assert "<th>runs</th>" in html and "<td>builtin:RMSNorm</td>" in html
+    assert "act is &lt;b&gt;" in html and "<b>" not in html
+
+
+def test_notes_stand_below_the_table_in_both_forms() -> None:
+    made = kerncfg.plan("inherited=none", "target=cpu", config={"trust": {
+        "publishers": {"acme": True}, "repositories": {}, "allow_all_kernels": False,
+    }})  # fmt: skip
+    assert str(made).splitlines()[-1].startswith("note: trust.publishers.acme is ignored")
+    assert "<li>note: trust.publishers.acme is ignored" in made._repr_html_()
