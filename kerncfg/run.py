@@ -24,7 +24,8 @@ from kerncfg.compiler.compose import hydra_folder, job_overrides, version_base
 from kerncfg.compiler.interpolate import with_environment
 from kerncfg.compiler.overrides import combinations, rewrite
 from kerncfg.compiler.schema import validate
-from kerncfg.errors import ConfigError, KerncfgError, KerncfgWarning
+from kerncfg.compiler.writing import document_lines
+from kerncfg.errors import KerncfgError, KerncfgWarning
 from kerncfg.machine import detect
 
 if TYPE_CHECKING:
@@ -128,6 +129,8 @@ def perform(
     started = time.perf_counter()
     data, origins = document(*outcome.overrides, config_dir=config_dir)
     validate(data, origins=origins)
+    text = "\n".join(document_lines(data, origins)) + "\n"
+    (outcome.folder / "config.yaml").write_text(text, encoding="utf-8")
     target = detect(data["target"])
     plan = keep("plan", plan_document(data, origins, target, trust=trust))
     started = time.perf_counter()
@@ -147,7 +150,7 @@ def perform(
         started = time.perf_counter()
         keep("measurement", bench(bindings, loaded.inputs))
     if not verification.passed and thresholds["on_fail"] == "error":
-        raise ConfigError("verification failed", hint="see the rows above; policy.verify.on_fail is error")
+        raise KerncfgError("verification failed", hint="see the rows above; policy.verify.on_fail is error")
 
 
 def _in_words(error: KerncfgError, secrets: Mapping[str, str]) -> KerncfgError:

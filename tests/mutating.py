@@ -101,8 +101,8 @@ def _change_map(holder: dict[Any, Any], draw: Random, holders: list[Any]) -> Non
 
 
 def command_line(draw: Random) -> list[str]:
-    """Return one to three words, each an override with some characters changed."""
-    return [_word(draw) for _ in range(draw.choice((1, 1, 2, 3)))]
+    """Return one to four words, each an override with some characters changed."""
+    return [_word(draw) for _ in range(draw.choice((1, 2, 3, 4)))]
 
 
 def _word(draw: Random) -> str:

@@ -93,6 +93,7 @@ def test_a_mutated_command_line_gives_a_document_or_an_error_of_ours() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("part", range(1, PARTS + 1))
 def test_twenty_thousand_mutated_command_lines(part: int) -> None:
     drawn(part, 20_000 // PARTS)

@@ -33,6 +33,7 @@ ORDER = (
     "compiler.loading",
     "compiler.compose",
     "compiler.schema",
+    "compiler.writing",
     "compiler.normalise",
     "compiler.policy",
     "compiler.resolve",

@@ -54,12 +54,13 @@ def test_the_table_of_a_verification_shows_every_row_and_the_model() -> None:
     backward = Check(passed=False, reason="why", **MEASURES)
     whole = Whole(passed=True, reason=None, **WHOLE)
     rows = (row(), row(path="b.norm", sites=3, passed=False, reason="off", backward=backward))
-    head, first, second, model, reason = str(Verification(rows=rows, model=whole)).splitlines()
+    head, first, second, model, reason, backwards = str(Verification(rows=rows, model=whole)).splitlines()
     assert head.split()[:3] == ["name", "path", "kernel"]
     assert first.split()[:5] == ["RMSNorm", "a.norm", "builtin:RMSNorm", "inference", "yes"]
     assert "b.norm and 2 more" in second and second.split()[-1] == "NO"
     assert model.split()[:3] == ["model", "inference", "yes"]
     assert reason == "b.norm: off"
+    assert backwards == "b.norm: why"
 
 
 def test_a_measurement_that_could_not_be_made_does_not_pass() -> None:
@@ -68,3 +69,12 @@ def test_a_measurement_that_could_not_be_made_does_not_pass() -> None:
     assert Measurement(rows=(), model=good).passed
     assert not Measurement(rows=(), model=TimedModel(mode="inference", reason="raised")).passed
     assert len(str(Measurement(rows=(), model=good)).splitlines()) == 3
+
+
+def test_what_a_kernel_did_besides_computing_is_printed() -> None:
+    odd = row(hazards=("backward wrote to the gradient",), repeatable=False, reference="none: the original is random")
+    assert str(Verification(rows=(odd,), model=None)).splitlines()[2:] == [
+        "a.norm: hazard: backward wrote to the gradient",
+        "a.norm: not repeatable: two runs on the same inputs gave different bits",
+        "a.norm: none: the original is random",
+    ]

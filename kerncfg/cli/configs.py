@@ -48,7 +48,7 @@ def validate(words: tuple[str, ...], config_dir: Path | None, as_json: bool) -> 
 def show(words: tuple[str, ...], config_dir: Path | None, as_json: bool) -> None:
     """Print the composed configuration as YAML, with where each value was said."""
     from kerncfg import api
-    from kerncfg.cli.tables import document_lines
+    from kerncfg.compiler.writing import document_lines
 
     document, origins = api.document(*overrides_in(words), config_dir=config_dir)
     if as_json:

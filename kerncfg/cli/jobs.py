@@ -24,6 +24,7 @@ def run(words: tuple[str, ...], config_dir: Path | None, as_json: bool, trust: t
     """Build the model, apply the plan, verify and measure each kernel, and keep it all in a run folder."""
     from kerncfg import run as job
     from kerncfg.cli.tables import print_stage
+
     def show(outcome: Outcome, stage: str) -> None:
         if not as_json:
             print_stage(outcome, stage)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import re
 import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
@@ -15,15 +12,12 @@ from rich.text import Text
 from kerncfg.documents.table import COLUMNS, heading, kept, lines
 
 if TYPE_CHECKING:
-    from kerncfg.compiler.compose import KeyPath, Origins
     from kerncfg.doctor import Diagnosis
     from kerncfg.documents.plan import Plan
     from kerncfg.run import Outcome
 
-__all__ = ["document_lines", "print_diagnosis", "print_plan", "print_stage"]
+__all__ = ["print_diagnosis", "print_plan", "print_stage"]
 
-_PLAIN = re.compile(r"[A-Za-z_][\w./-]*")
-_WORDS = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}  # what YAML 1.1 would not read as text
 _STYLES = {"kernel": "green", "original": "", "else": "dim", "refused": "yellow"}
 _STYLES |= {"ok": "green", "warn": "yellow", "error": "bold red"}
 
@@ -76,29 +70,3 @@ def print_stage(outcome: Outcome, stage: str) -> None:
     elif stage != "error":
         out.print(Text(f"\n{stage}", style="bold"))
         out.print(Text(str(getattr(outcome, stage))))
-
-
-def document_lines(document: Any, origins: Origins) -> Iterator[str]:
-    """Yield a document as YAML, each value with a comment that says where it was said."""
-    yield from _map_lines(document, origins, ())
-
-
-def _map_lines(node: dict[str, Any], origins: Origins, path: KeyPath) -> Iterator[str]:
-    pad = "  " * len(path)
-    for key, value in node.items():
-        here = (*path, key)
-        if isinstance(value, dict) and value:
-            yield f"{pad}{_scalar(key)}:"
-            yield from _map_lines(value, origins, here)
-        else:
-            origin = origins.at(here)
-            comment = f"  # {origin}" if origin else ""
-            yield f"{pad}{_scalar(key)}: {_scalar(value)}{comment}"
-
-
-def _scalar(value: Any) -> str:
-    """Return a value as YAML reads it back; JSON is YAML."""
-    if isinstance(value, float):
-        return re.sub(r"^(-?\d+)e", r"\1.0e", repr(value))  # YAML 1.1 takes 2e-06 for text
-    plain = isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _WORDS
-    return str(value) if plain else json.dumps(value, ensure_ascii=False, default=str)

@@ -35,6 +35,7 @@ _CHOICE = re.compile(r"\s*choice\((?P<inside>.*)\)\s*", re.DOTALL)
 _NOT_IN_A_KEY = re.compile(r"[^\w./@-]")
 _IN_QUOTES = re.compile(r"""'(\\'|[^'])*'|"(\\"|[^"])*\"""")
 _ESCAPE = re.compile(r"\\[\\()\[\]{}:=, \t]")
+_TOKEN = re.compile(r"[^\[\]{}(),:\s]+")
 _QUOTES = "'\""
 _OPEN, _CLOSE = "[{(", "]})"
 
@@ -216,7 +217,7 @@ def _value(argument: str, key: str, value: str) -> str:
 
 def _piece(argument: str, key: str, piece: str) -> str:
     text = piece.strip()
-    if found := _ESCAPE.search(_IN_QUOTES.sub("", text)):
+    if found := _ESCAPE.search(_IN_QUOTES.sub("", piece)):
         quoted = text.replace("'", "\\'")
         message = f"{found[0]} is one character on the command line, in a file it would be two"
         raise _refused(argument, message, f"for the text as it stands write {key}=\"'{quoted}'\"")
@@ -291,7 +292,11 @@ def _same_as_yaml(argument: str, key: str, text: str, found: Any) -> None:
     for value in _texts(found):
         plain = not isinstance(found, str) and f"'{value}'" not in text and f'"{value}"' not in text
         if plain or (value == text and text[:1] not in ("'", '"')):
-            _differs(argument, key, value, value)
+            _differs(argument, key, value, value, inside=not isinstance(found, str))
+    if isinstance(found, dict | list):
+        for token in _TOKEN.findall(_IN_QUOTES.sub("", text)):
+            if _reads(token) and not isinstance(value := read(f"k={token}").value(), str):
+                _differs(argument, key, token, value)
     if isinstance(found, float | bool) or (found is None and text):
         _differs(argument, key, text, found)
 
@@ -307,14 +312,14 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(child)
 
 
-def _differs(argument: str, key: str, text: str, found: Any) -> None:
+def _differs(argument: str, key: str, text: str, found: Any, *, inside: bool = False) -> None:
     try:
-        other = scalar(text)
+        other = scalar(text, inside=inside)
     except ValueError:
         return  # a file needs quotes there and gives the same text with them
     if text and (type(other), repr(other)) != (type(found), repr(found)):
         here = "a text" if isinstance(found, str) else repr(found)
-        there = f"the text {other!r}" if isinstance(other, str) else repr(other)
+        there = f"the text {other!r}" if isinstance(other, str) else "a map" if other == {} else repr(other)
         quoted = text.replace("'", "\\'")
         message = f"{text} is {here} on the command line, in a file it would be {there}"
         raise _refused(argument, message, f"for the text write {key}=\"'{quoted}'\"" + _meant(key, other))

@@ -71,17 +71,21 @@ _Loader.add_implicit_resolver(
 _SCALARS = yaml.constructor.SafeConstructor()
 
 
-def scalar(text: str) -> Any:
-    """Return what YAML makes of a text that stands bare after a key.
+def scalar(text: str, *, inside: bool = False) -> Any:
+    """Return what YAML makes of a text that stands bare after a key, or `inside` brackets; `{}` is any map there.
 
     Raises:
         ValueError: It is not one scalar there.
     """
     try:
-        node: Any = yaml.compose(f"k: {text}", Loader=_Loader)
+        node: Any = yaml.compose(f"k: [{text}]" if inside else f"k: {text}", Loader=_Loader)
     except (yaml.YAMLError, RecursionError) as error:
         raise ValueError(text) from error
     value = node.value[0][1] if isinstance(node, yaml.MappingNode) else None
+    if inside and isinstance(value, yaml.SequenceNode):
+        value = value.value[0] if len(value.value) == 1 else None
+        if isinstance(value, yaml.MappingNode):
+            return {}
     if not isinstance(value, yaml.ScalarNode) or len(node.value) != 1:
         raise ValueError(text)
     if value.tag not in _TYPED:

@@ -96,6 +96,8 @@ def _lines(found: ModePlan) -> Iterator[str]:
         shown = ", ".join(part for part in exact if part)
         yield f"  {index + 1}. {kernel.reference}" + (f" ({shown})" if shown else "") + _said_at(choice.origin)
         yield f"     {choice.reason}"
+        if choice.needs:
+            yield f"     met by the target: {', '.join(f'{key} {wanted}' for key, wanted in choice.needs.items())}"
         if words := table.conditions(choice.conditions):
             yield f"     left to each module: {words}"
     yield from _others("not", found.rejected)

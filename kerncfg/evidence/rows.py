@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Self
 
@@ -112,9 +112,9 @@ class Verification:
             model = self.model
             figures = (_short(model.max_abs), _short(model.max_rel), _share(model.within))
             lines.append(("model", "", "", model.mode, _word(model.passed), *figures, ""))
-        reasons = [f"{row.path}: {row.reason}" for row in (*self.rows,) if row.reason]
-        reasons += [f"model: {self.model.reason}"] if self.model and self.model.reason else []
-        return "\n".join([*_table(heads, lines), *reasons, *self.notes])
+        told = [f"{row.path}: {word}" for row in self.rows for word in _words(row)]
+        told += [f"model: {self.model.reason}"] if self.model and self.model.reason else []
+        return "\n".join([*_table(heads, lines), *told, *self.notes])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,6 +210,17 @@ def _cells(row: Row) -> tuple[str, ...]:
     backward = _word(row.backward.passed) if row.backward else "-"
     figures = (_short(row.max_abs), _short(row.max_rel), _share(row.within), backward)
     return (row.name, _path(row), row.kernel, " ".join(row.modes), _word(row.passed), *figures)
+
+
+def _words(row: Row) -> Iterator[str]:
+    """Yield what the columns have no place for: why a row failed, and what it did besides computing."""
+    backward = row.backward.reason if row.backward and not row.backward.passed else None
+    yield from filter(None, (row.reason, backward))
+    yield from (f"hazard: {hazard}" for hazard in row.hazards)
+    if row.repeatable is False or (row.backward and row.backward.repeatable is False):
+        yield "not repeatable: two runs on the same inputs gave different bits"
+    if row.reference != "float64":
+        yield row.reference
 
 
 def _path(row: Row | TimedRow) -> str:
