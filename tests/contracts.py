@@ -152,8 +152,12 @@ class SourceContract:
         place.write(SOURCE.format(marker=str(marker)))
         assert self.load(self.planned(place.ref)).code.__name__ == "Norm"
 
-    def test_a_name_that_is_not_there_is_told_with_those_that_are(self, place: Place) -> None:
-        place.write("class Other: ...\nclass _Hidden: ...")
+    def test_a_name_that_is_not_there_is_told_with_those_that_are_before_anything_runs(self, place: Place) -> None:
+        place.write("class Norn: ...\nclass Other: ...\nclass _Hidden: ...\nraise ValueError('ran')")
+        assert self.pin(place.ref).reason == "no 'Norm' there; did you mean Norn? it has Norn, Other"
+
+    def test_a_name_that_only_running_can_tell_is_looked_for_then(self, place: Place) -> None:
+        place.write("class Other: ...\nglobals()['Nor' + 'n'] = 1")
         with pytest.raises(SourceError) as caught:
             self.load(self.planned(place.ref))
         assert caught.value.message == f"{place.ref}: no 'Norm' there; found Other"
@@ -166,4 +170,4 @@ class SourceContract:
         place.write("")
         with pytest.raises(SourceError) as caught:
             self.load(self.planned(place.ref))
-        assert caught.value.message == f"{place.ref}: no 'Norm' there; found nothing"
+        assert caught.value.message == f"{place.ref}: no 'Norm' there; found no classes"

@@ -17,7 +17,7 @@ from kerncfg.compiler.policy import choose
 from kerncfg.documents.config import KernelRef, Trust
 from kerncfg.documents.lock import Build, Lock, Pin
 from kerncfg.documents.plan import Kernel
-from kerncfg.errors import SourceError, TrustError
+from kerncfg.errors import IntegrityError, SourceError, TrustError
 from kerncfg.sources import SOURCES, KernelCode, load, pin, reload
 from tests.builders import kernel_folder, target
 from tests.contracts import Place, SourceContract
@@ -203,7 +203,13 @@ def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
 def test_a_folder_without_a_build_is_told_with_the_places(tmp_path: Path) -> None:
     (tmp_path / "build" / "docs").mkdir(parents=True)
     looked = f"{tmp_path}/VARIANT, {tmp_path}/build/VARIANT and {tmp_path / '__init__.py'}"
-    assert one(f"{tmp_path}:Norm").reason == f"no build in {tmp_path}: looked for {looked}"
+    found = "found docs, which name no variant such as torch-universal"
+    assert one(f"{tmp_path}:Norm").reason == f"no build in {tmp_path}: looked for {looked}; {found}"
+
+
+def test_a_file_is_answered_with_its_folder(norms: Path) -> None:
+    file = next(norms.rglob("__init__.py"))
+    assert one(f"{file}:Norm").reason == f"{file} is a file; name its folder, {file.parent}"
 
 
 def test_a_build_without_code_is_told_when_it_is_loaded(tmp_path: Path) -> None:
@@ -267,37 +273,6 @@ def test_bytecode_without_its_source_is_never_taken(tmp_path: Path) -> None:
     py_compile.compile(str(tmp_path / "layers.py"), cfile=str(folder / "layers.pyc"))
     with pytest.raises(SourceError, match="No module named"):
         code(f"{folder}:Norm")
-
-
-@pytest.mark.parametrize(
-    ("text", "requires"),
-    [
-        ('{"python-depends": ["einops", "tvm-ffi"]}', ("einops", "tvm-ffi")),
-        ('{"python-depends": []}', ()),
-        ("{}", ()),
-    ],
-)
-def test_metadata_names_the_packages_that_a_build_requires(
-    tmp_path: Path, text: str, requires: tuple[str, ...]
-) -> None:
-    write(kernel_folder(tmp_path / "norms") / "metadata.json", text)
-    assert [build.requires for build in one(f"{tmp_path / 'norms'}:Norm").builds] == [requires]
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("{", "is no JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
-        ("[]", "holds a list, not a map"),
-        ('{"python-depends": "einops"}', ": python-depends is a str, not a list"),
-    ],
-)
-def test_metadata_that_cannot_be_read_is_a_reason(tmp_path: Path, text: str, why: str) -> None:
-    file = kernel_folder(tmp_path / "norms") / "metadata.json"
-    write(file, text)
-    found = one(f"{tmp_path / 'norms'}:Norm")
-    assert found.builds == ()
-    assert str(found.reason).replace(f"{file} ", f"{file}").removeprefix(str(file)) == why
 
 
 # Modules
@@ -471,3 +446,53 @@ def test_the_usual_sources_are_three() -> None:
 def test_a_kernel_that_runs_already_needs_no_consent_again(tmp_path: Path) -> None:
     kernel = planned(f"{kernel_folder(tmp_path / 'norms', 'class Norm: ...')}:Norm")
     assert reload(kernel).code.__name__ == "Norm"
+
+
+def test_a_module_of_a_package_is_known_by_all_of_the_package(tmp_path: Path, package: str) -> None:
+    inner = tmp_path / "site" / package / "inner.py"
+    write(inner, "FACTOR = 10")
+    write(tmp_path / "site" / package / "__init__.py", "")
+    write(tmp_path / "site" / package / "norms.py", "from .inner import FACTOR\nclass Norm: ...")
+    before = planned(f"python:{package}.norms:Norm").digest
+    write(inner, "FACTOR = 20")
+    assert planned(f"python:{package}.norms:Norm").digest != before
+
+
+def test_code_that_changed_after_python_imported_it_is_refused(tmp_path: Path, package: str) -> None:
+    file = tmp_path / "site" / f"{package}.py"
+    write(file, "class Norm:\n    factor = 10")
+    assert code(f"python:{package}:Norm").factor == 10
+    write(file, "class Norm:\n    factor = 2000")
+    with pytest.raises(IntegrityError) as caught:
+        code(f"python:{package}:Norm")
+    assert caught.value.message == f"python:{package}:Norm: {package} was imported before its code changed"
+    assert caught.value.hint == "start a new process; Python does not import a module twice"
+
+
+def test_code_behind_a_linked_folder_is_in_the_digest(tmp_path: Path) -> None:
+    outside = tmp_path / "outside" / "inner.py"
+    write(outside, "FACTOR = 10")
+    folder = kernel_folder(tmp_path / "norms", "from .sub import inner\nclass Norm: ...")
+    (folder / "sub").symlink_to(outside.parent, target_is_directory=True)
+    before = planned(f"{folder}:Norm").digest
+    write(outside, "FACTOR = 20")
+    assert planned(f"{folder}:Norm").digest != before
+
+
+def test_a_link_that_leads_back_has_an_end(tmp_path: Path) -> None:
+    folder = kernel_folder(tmp_path / "norms")
+    (folder / "again").symlink_to(folder, target_is_directory=True)
+    assert planned(f"{folder}:Norm").digest
+
+
+@pytest.mark.parametrize("ending", ["import sys; sys.exit(0)", "raise GeneratorExit"])
+def test_a_kernel_that_ends_the_program_only_fails_itself(tmp_path: Path, ending: str) -> None:
+    folder = kernel_folder(tmp_path / "norms", ending)
+    with pytest.raises(SourceError, match=r"cannot be imported: (SystemExit|GeneratorExit)"):
+        code(f"{folder}:Norm")
+
+
+def test_a_file_name_that_is_no_text_is_digested(tmp_path: Path) -> None:
+    folder = kernel_folder(tmp_path / "norms")
+    (folder / os.fsdecode(b"\xff.py")).write_text("", encoding="utf-8")
+    assert planned(f"{folder}:Norm").digest

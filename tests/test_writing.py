@@ -17,7 +17,25 @@ def written(document: dict[str, Any], origins: Origins | None = None) -> str:
 
 @pytest.mark.parametrize(
     "value",
-    [None, True, 1, 2e-06, -3e20, 1.5, "", "on", "0123456", "a: b", "${x}", "org/r@>=2,<3:N", "ü", "x\ny", [], {}, [{"a": 1}]],
+    [
+        None,
+        True,
+        1,
+        2e-06,
+        -3e20,
+        1.5,
+        "",
+        "on",
+        "0123456",
+        "a: b",
+        "${x}",
+        "org/r@>=2,<3:N",
+        "ü",
+        "x\ny",
+        [],
+        {},
+        [{"a": 1}],
+    ],
     ids=repr,
 )
 def test_what_is_written_reads_back_as_it_was(value: Any) -> None:

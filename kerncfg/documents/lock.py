@@ -17,12 +17,11 @@ __all__ = ["Build", "Lock", "Pin"]
 class Build:
     """One build of a kernel: `variant` is `None` where the code runs anywhere its own checks allow.
 
-    `digest` is the SHA-256 of the build's files, `requires` the packages that its metadata names.
+    `digest` is the SHA-256 of the build's files.
     """
 
     variant: Variant | None
     digest: str
-    requires: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

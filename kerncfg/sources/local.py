@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
-import json
+import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,6 +28,7 @@ from kerncfg.documents.lock import Build, Pin
 from kerncfg.documents.variant import Variant
 from kerncfg.errors import IntegrityError, SourceError
 from kerncfg.sources import KernelCode
+from kerncfg.sources.names import missing
 
 if TYPE_CHECKING:
     from types import CodeType, ModuleType
@@ -50,6 +51,8 @@ class ModuleSource:
         spec = _find(_module_name(ref))
         if spec is None or spec.origin is None:
             return Pin(ref=ref, reason=f"no module {_module_name(ref)} on the search path")
+        if reason := missing(str(ref.name), Path(spec.origin)):
+            return Pin(ref=ref, reason=reason)
         return Pin(ref=ref, builds=(Build(variant=None, digest=_module_digest(spec)),))
 
     def load(self, kernel: Kernel) -> KernelCode:
@@ -61,7 +64,7 @@ class ModuleSource:
             raise SourceError(message, hint="install the package")
         digest = _module_digest(spec)
         _check(kernel, digest)
-        if _imported.get(name, digest) != digest:
+        if name in sys.modules and _imported.get(name, digest) != digest:
             message = f"{kernel.reference}: {name} was imported before its code changed"
             raise IntegrityError(message, hint="start a new process; Python does not import a module twice")
         with _importing(name, kernel.reference):
@@ -75,11 +78,14 @@ class PathSource:
 
     def pin(self, ref: KernelRef) -> Pin:
         """List the builds below the folder, each with the digest of its files."""
-        builds = tuple(
-            Build(variant=variant, digest=_digest(folder), requires=_requires(folder))
-            for variant, folder in _builds(Path(ref.location))
-        )
-        return Pin(ref=ref, builds=builds, reason=None if builds else _nothing_in(Path(ref.location)))
+        root = Path(ref.location)
+        found = list(_builds(root))
+        if not found:
+            return Pin(ref=ref, reason=_nothing_in(root))
+        lacking = [missing(str(ref.name), folder / "__init__.py") for _, folder in found]
+        if all(lacking):
+            return Pin(ref=ref, reason=lacking[0])
+        return Pin(ref=ref, builds=tuple(Build(variant=variant, digest=_digest(folder)) for variant, folder in found))
 
     def load(self, kernel: Kernel) -> KernelCode:
         """Import the build under a name of its own, so that two folders never share a module."""
@@ -149,19 +155,33 @@ def _builds(root: Path) -> Iterator[tuple[Variant | None, Path]]:
 
 
 def _nothing_in(root: Path) -> str:
+    if root.is_file():
+        return f"{root} is a file; name its folder, {root.parent}"
     if not root.is_dir():
         return f"no folder {root}"
     places = f"{root}/VARIANT, {root}/build/VARIANT and {root / '__init__.py'}"
-    return f"no build in {root}: looked for {places}"
+    inside = root / "build" if (root / "build").is_dir() else root
+    folders = ", ".join(sorted(folder.name for folder in inside.iterdir() if folder.is_dir())[:5])
+    found = f"; found {folders}, which name no variant such as torch-universal" if folders else ""
+    return f"no build in {root}: looked for {places}{found}"
 
 
 def _files(folder: Path) -> Iterator[tuple[str, Path]]:
     """Yield what a build runs: every file but bytecode and what is hidden, such as a `.git`."""
-    for file in sorted(folder.rglob("*")):
-        inside = file.relative_to(folder)
-        hidden = any(part == "__pycache__" or part.startswith(".") for part in inside.parts)
-        if not hidden and file.suffix != ".pyc" and file.is_file():
-            yield inside.as_posix(), file
+    for parent, folders, names in os.walk(folder, followlinks=True):
+        folders[:] = [name for name in folders if _runs(name) and not _leads_back(Path(parent, name))]
+        for file in (Path(parent, name) for name in names if _runs(name)):
+            if file.is_file():
+                yield file.relative_to(folder).as_posix(), file
+
+
+def _runs(name: str) -> bool:
+    return not (name == "__pycache__" or name.startswith(".") or name.endswith(".pyc"))
+
+
+def _leads_back(folder: Path) -> bool:
+    """A link to a folder that it lies in has no end."""
+    return folder.is_symlink() and folder.parent.resolve().is_relative_to(folder.resolve())
 
 
 def _digest(folder: Path) -> str:
@@ -170,34 +190,14 @@ def _digest(folder: Path) -> str:
 
 def _digest_of(files: Iterable[tuple[str, Path]]) -> str:
     total = hashlib.sha256()
-    for name, file in files:
+    for name, file in sorted(files):
         try:
-            content = hashlib.sha256(file.read_bytes()).hexdigest()
+            with file.open("rb") as opened:
+                content = hashlib.file_digest(opened, "sha256").hexdigest()
         except OSError as error:
             raise SourceError(f"{file} cannot be read: {error.strerror}") from error
-        total.update(f"{content}  {name}\n".encode())
+        total.update(f"{content}  {name}\n".encode("utf-8", "surrogateescape"))
     return total.hexdigest()
-
-
-def _requires(folder: Path) -> tuple[str, ...]:
-    """Return the Python packages that a build's metadata names.
-
-    Raises:
-        SourceError: The metadata is no JSON map, or does not list them.
-    """
-    file = folder / "metadata.json"
-    if not file.is_file():
-        return ()
-    try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise SourceError(f"{file} is no JSON: {error}") from error
-    if not isinstance(data, dict):
-        raise SourceError(f"{file} holds a {type(data).__name__}, not a map")
-    names = data.get("python-depends", [])
-    if not isinstance(names, list):
-        raise SourceError(f"{file}: python-depends is a {type(names).__name__}, not a list")
-    return tuple(str(name) for name in names)
 
 
 def _check(kernel: Kernel, found: str) -> None:
@@ -259,7 +259,7 @@ def _importing(name: str, ref: KernelRef) -> Iterator[None]:
         for module in set(sys.modules) - known:
             if module == root or module.startswith(f"{root}."):
                 del sys.modules[module]
-        if isinstance(error, Exception):
+        if not isinstance(error, KeyboardInterrupt):  # `sys.exit()` in a kernel is its failure, not the program's end
             message = f"{ref} cannot be imported: {type(error).__name__}: {error}"
             raise SourceError(message) from error
         raise
@@ -272,5 +272,6 @@ def _named(module: ModuleType, ref: KernelRef) -> Any:
         found = getattr(place, str(ref.name), None)
         if found is not None:
             return found
-    have = ", ".join(name for name in dir(layers or module) if not name.startswith("_")) or "nothing"
+    classes = (name for name, value in vars(layers or module).items() if isinstance(value, type))
+    have = ", ".join(sorted(name for name in classes if not name.startswith("_"))) or "no classes"
     raise SourceError(f"{ref}: no {ref.name!r} there; found {have}")
