@@ -10,7 +10,7 @@ version = release = installed("kerncfg")
 extensions = ["myst_parser"]
 exclude_patterns = ["_build"]
 myst_enable_extensions = ["deflist"]
-myst_heading_anchors = 3
+myst_heading_anchors = 4  # of the reference
 nitpicky = True
 
 html_theme = "furo"

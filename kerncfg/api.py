@@ -67,6 +67,7 @@ def document(
     Raises:
         ConfigError: Files or overrides that cannot be composed, or an override of a node that `config` gives.
     """
+    _check_texts(overrides)
     if clash := [word for word in overrides if config and _node(word) in config]:
         raise ConfigError(
             f"override {clash[0]!r} and config= both say {_node(clash[0])!r}", hint="say it in one of the two"
@@ -88,6 +89,14 @@ def plan_document(data: Mapping[str, Any], origins: Origins, target: Target, *, 
     asked = flagged | {candidate.ref for candidate in offered if trusted(candidate.ref, named) is None}
     made = resolve(config, pin(sorted(asked, key=str)), request)
     return replace(made, trust=replace(named, references=frozenset(map(str, flagged))))
+
+
+def _check_texts(overrides: Sequence[Any]) -> None:
+    for override in overrides:
+        if not isinstance(override, str):
+            found = type(override).__name__
+            hint = "overrides are texts such as 'kernels=bundled'; pass a document as config="
+            raise ConfigError(f"an override is a text, found a {found}", hint=hint)
 
 
 def _names(trust: Sequence[str]) -> Sequence[str]:
@@ -146,6 +155,7 @@ def kernelize(
     """
     from kerncfg.applier.apply import apply
 
+    _check_texts(overrides)
     said = any(_node(word) == "target" for word in overrides) or (config is not None and "target" in config)
     target = None if said else _target_of(model)
     made = plan(*overrides, config_dir=config_dir, config=config, target=target, trust=trust)

@@ -45,8 +45,8 @@ def build(node: Mapping[str, Any], target: Target) -> Loaded:
 
     Raises:
         ConfigError: The node names an architecture, key or factory that does not exist, or no inputs can be
-        made. SourceError: The checkpoint or the factory's code could not be loaded, or transformers is
-        missing.
+        made. SourceError: The checkpoint or the factory's code could not be loaded, or the target's device or
+        transformers is missing.
     """
     said = [form for form in _FORMS if node.get(form)]
     if len(said) != 1:
@@ -162,9 +162,15 @@ def _function(text: str) -> Callable[[], Any]:
         raise SourceError(f"model.factory: importing {module_name} failed: {failed}") from error
     function = getattr(module, function_name, None)
     if not callable(function):
-        close = _nearest(function_name, (name for name, value in vars(module).items() if callable(value)))
+        there = [name for name, value in vars(module).items() if _is_function_of(module_name, value)]
+        close = _nearest(function_name, there) or (f"there are {', '.join(there)}" if there else None)
         raise _refused(f"{module_name} has no function {function_name!r}", "factory", close)
     return function  # type: ignore[no-any-return]
+
+
+def _is_function_of(module: str, value: Any) -> bool:
+    """Whether a module wrote this function itself, rather than imported it."""
+    return inspect.isfunction(value) and value.__module__ == module
 
 
 @contextmanager
@@ -221,8 +227,8 @@ def _device(target: Target) -> torch.device:
         device = torch.device(DEVICES[target.device].torch)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        message = f"this machine cannot hold a model on {target.device}: {_sentence(error)}"
-        raise ConfigError([Issue(message=message, path="target", hint="write target=auto")]) from error
+        message = f"target: this machine cannot hold a model on {target.device}: {_sentence(error)}"
+        raise SourceError(message, hint="write target=auto") from error
     return device
 
 

@@ -7,6 +7,8 @@ validated first. Hydra then makes the folders, the records of config and overrid
 from __future__ import annotations
 
 import json
+import os
+import re
 import sys
 import time
 import warnings
@@ -20,12 +22,12 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 
 from kerncfg.api import document, plan_document
-from kerncfg.compiler.compose import hydra_folder, job_overrides, version_base
+from kerncfg.compiler.compose import Origins, hydra_folder, job_overrides, version_base
 from kerncfg.compiler.interpolate import with_environment
 from kerncfg.compiler.overrides import combinations, rewrite
 from kerncfg.compiler.schema import validate
 from kerncfg.compiler.writing import document_lines
-from kerncfg.errors import KerncfgError, KerncfgWarning
+from kerncfg.errors import ConfigError, KerncfgError, KerncfgWarning, SourceError
 from kerncfg.machine import detect
 
 if TYPE_CHECKING:
@@ -36,6 +38,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Outcome", "perform", "run"]
 
+_FULL_ERROR = "HYDRA_FULL_ERROR"
+
+_BUILT = ("model", "target")  # the nodes that a model is built from
+
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
@@ -43,6 +49,9 @@ class Outcome:
 
     folder: Path
     overrides: list[str]
+    swept: list[str] = field(default_factory=list)  # those of the overrides that a sweep chose for this job
+    number: int = 1
+    total: int | None = 1  # `None` where only Hydra can tell how many a sweep has
     plan: Plan | None = None
     report: Report | None = None
     verification: Verification | None = None
@@ -61,6 +70,7 @@ class Outcome:
         return {
             "folder": str(self.folder),
             "overrides": self.overrides,
+            "swept": self.swept,
             "passed": self.passed,
             "seconds": self.seconds,
             **{name: part.to_dict() if part is not None else None for name, part in parts.items()},
@@ -77,32 +87,46 @@ def run(
 ) -> list[Outcome]:
     """Run the main job once, or once for each combination of a sweep, and return what each did.
 
-    `show` is called after each stage with the outcome so far and the stage's name.
+    `show` is called with the outcome so far: when a job starts (`start`), after each stage with the stage's name, and
+    when it ends (`end`).
 
     Raises:
         ConfigError: What was asked is not valid; no job was started and no folder made.
     """
-    for words in combinations(overrides) if multirun else [list(overrides)]:
+    asked = list(combinations(overrides)) if multirun else [list(overrides)]
+    for words in asked:
         data, origins = document(*words, config_dir=config_dir)
         validate(data, origins=origins)
+    known = not multirun or all(len(words) == len(rewrite(overrides)) for words in asked)
     outcomes: list[Outcome] = []
 
     def job(_: Any) -> None:
         settings = HydraConfig.get()
         words = _as_typed(job_overrides(settings), overrides)
-        outcome = Outcome(folder=Path(settings.runtime.output_dir), overrides=words)
+        outcome = Outcome(
+            folder=Path(settings.runtime.output_dir),
+            overrides=words,
+            swept=[word.lstrip("+") for word in words if word not in overrides],
+            number=len(outcomes) + 1,
+            total=len(asked) if known else None,
+        )
         outcomes.append(outcome)
+        show(outcome, "start")
         try:
             perform(outcome, config_dir=config_dir, trust=trust, show=show)
         except KerncfgError as error:
             outcome.error = error
-            show(outcome, "error")
+        show(outcome, "end")
 
     # Hydra takes its arguments from the command line only, and writes its own log lines where our output goes.
     quiet = ["hydra/job_logging=disabled", "hydra/hydra_logging=disabled"]
     words = [*rewrite(overrides), *quiet, *(["--multirun"] if multirun else [])]
     with _arguments(words), hydra_folder(config_dir) as folder:
-        hydra.main(config_path=str(folder), config_name="config", **version_base())(job)()
+        try:
+            hydra.main(config_path=str(folder), config_name="config", **version_base())(job)()
+        except OSError as error:
+            message = f"the run's folder cannot be written: {error.strerror}: {error.filename}"
+            raise SourceError(message, hint="choose another with hydra.run.dir=FOLDER") from error
     return outcomes
 
 
@@ -138,7 +162,7 @@ def perform(
     try:
         loaded = build(node, target)
     except KerncfgError as error:
-        raise _in_words(error, secrets) from (None if secrets else error.__cause__)
+        raise _in_words(_located(error, origins), secrets) from (None if secrets else error.__cause__)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", KerncfgWarning)  # the report that follows says the same
         bindings = apply(plan, loaded.model)
@@ -150,7 +174,30 @@ def perform(
         started = time.perf_counter()
         keep("measurement", bench(bindings, loaded.inputs))
     if not verification.passed and thresholds["on_fail"] == "error":
-        raise KerncfgError("verification failed", hint="see the rows above; policy.verify.on_fail is error")
+        raise _unverified(verification)
+
+
+def _unverified(verification: Verification) -> KerncfgError:
+    """Return the error of a run whose policy takes a kernel that computes something else for one."""
+    failed = dict.fromkeys(f"{row.name} ({row.kernel})" for row in verification.rows if not row.passed)
+    whole = verification.model
+    reasons = [*failed, *([f"the model: {whole.reason}"] if whole and not whole.passed else [])]
+    hint = "mend or remove these rows; policy.verify.on_fail=report would only report it"
+    return KerncfgError(f"verification failed, and policy.verify.on_fail is error: {'; '.join(reasons)}", hint=hint)
+
+
+def _located(error: KerncfgError, origins: Origins) -> KerncfgError:
+    """Return an error of the `model` or `target` node with the place where the value was said."""
+    if isinstance(error, ConfigError):
+        return ConfigError([origins.issue(_path(issue.path), issue.message, hint=issue.hint) for issue in error.issues])
+    name, _, rest = error.message.partition(": ")
+    if rest and name.partition(".")[0] in _BUILT:
+        return type(error)(str(origins.issue(_path(name), rest)), hint=error.hint)
+    return error
+
+
+def _path(name: str) -> tuple[str, ...]:
+    return tuple(name.split("."))
 
 
 def _in_words(error: KerncfgError, secrets: Mapping[str, str]) -> KerncfgError:
@@ -165,7 +212,7 @@ def _in_words(error: KerncfgError, secrets: Mapping[str, str]) -> KerncfgError:
 def _as_typed(task: list[str], overrides: Sequence[str]) -> list[str]:
     """Return a job's overrides as the user wrote them; what a sweep chose for this job, as it chose it."""
     words: list[str] = []
-    left = list(task)
+    left = [re.sub(r"^(~[^=]+)=null$", r"\1", line) for line in task]  # a sweep spells removals so
     for argument in overrides:
         lines = rewrite([argument])
         chosen, left = left[: len(lines)], left[len(lines) :]
@@ -180,9 +227,14 @@ def _write(file: Path, result: Any) -> None:
 
 @contextmanager
 def _arguments(words: Sequence[str]) -> Iterator[None]:
-    before = sys.argv
-    sys.argv = ["kerncfg", *words]
+    """Give Hydra its command line, and ask it for exceptions instead of its own words and exit."""
+    before, full = sys.argv, os.environ.get(_FULL_ERROR)
+    sys.argv, os.environ[_FULL_ERROR] = ["kerncfg", *words], "1"
     try:
         yield
     finally:
         sys.argv = before
+        if full is None:
+            del os.environ[_FULL_ERROR]
+        else:
+            os.environ[_FULL_ERROR] = full

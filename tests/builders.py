@@ -143,9 +143,7 @@ def plan(
 
 def step(made: Plan, name: str = "N") -> Step:
     """Give the step of a name that has one."""
-    found = made.step(name)
-    assert found is not None
-    return found
+    return made.step(name)
 
 
 def chosen(made: Plan, name: str = "N", mode: Mode = INFERENCE) -> list[str]:

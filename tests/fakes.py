@@ -133,3 +133,22 @@ class CallsChild(nn.Module):
 
 def function(x: torch.Tensor) -> torch.Tensor:
     return x
+
+
+class _NotYet(type):
+    def __getattribute__(cls, name: str) -> Any:
+        if name == "forward":
+            raise RuntimeError("not yet")
+        return super().__getattribute__(name)
+
+
+class RaisingClass(nn.Module, metaclass=_NotYet):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+class WrapsItself(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    forward.__wrapped__ = forward  # type: ignore[attr-defined]

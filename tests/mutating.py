@@ -11,42 +11,59 @@ from typing import Any
 # What people and programs leave where something else is due.
 VALUES: tuple[Any, ...] = (
     None, True, False, 0, -1, 3, 10**400, 1.10, math.inf, -math.inf, math.nan, "", " ", "???", "on", "0123456", "3",
-    "original", "inherited", "any", "a/b:C", "a/b@v1:C", "a/b@>=1,<2:C", "a/b@:C", "a/../b:C", "a/b:C:D", ":", "@", "/",
-    "https://h/a/b", "~/x:Y", "~nobody-here/x:Y", "./x:Y", "../x:Y", "C:\\x:Y", "\\\\host\\x:Y", "python:a.b:C", "python:",
-    "builtin:RMSNorm", "builtin:", ">=2.0", ">=", "==", "~=1", "<9.0", ">=1" + "0" * 5000, "${a.b}", "${", "\x00", "\ud800",
-    "\u202e", "é", "a" * 10_000, "*", "**", "[", "cuda", "error", "original ", [], {}, [[]], [{}], {"kernel": "a/b:C"},
-    {"kernel": None, "version": 3}, {"kernel": "inherited", "dtype": "float32"}, {"version": ">=1"}, {"inference": "a/b:C"},
-    {"_target_": "os.system"}, {"when": {"a": {"b": [1, None]}, "a.b": 2}}, ["a/b:C", "inherited", None], b"bytes", (1, 2),
+    "original", "inherited", "any", "a/b:C", "a/b@v1:C", "a/b@>=1,<2:C", "a/b@:C", "a/../b:C", "a/b:C:D", ":", "@",
+    "/",
+    "https://h/a/b", "~/x:Y", "~nobody-here/x:Y", "./x:Y", "../x:Y", "C:\\x:Y", "\\\\host\\x:Y", "python:a.b:C",
+    "python:",
+    "builtin:RMSNorm", "builtin:", ">=2.0", ">=", "==", "~=1", "<9.0", ">=1" + "0" * 5000, "${a.b}", "${", "\x00",
+    "\ud800",
+    "\u202e", "é", "a" * 10_000, "*", "**", "[", "cuda", "error", "original ", [], {}, [[]], [{}],
+    {"kernel": "a/b:C"},
+    {"kernel": None, "version": 3}, {"kernel": "inherited", "dtype": "float32"}, {"version": ">=1"},
+    {"inference": "a/b:C"},
+    {"_target_": "os.system"}, {"when": {"a": {"b": [1, None]}, "a.b": 2}}, ["a/b:C", "inherited", None], b"bytes",
+    (1, 2),
     {1: 2}, {None: 1}, {True: "a/b:C"}, object, {"a"},
 )  # fmt: skip
 # What is right in some places, so that many documents come as far as a plan.
 RIGHT: tuple[Any, ...] = (
-    None, True, False, 3, "", "original", "inherited", "a/b:C", "a/b@v1:C", "kernels-community/a@>=1,<2:C", "/x:Y", ">=2.0",
-    "builtin:RMSNorm", "float32", "error", "main", {"kernel": "a/b:C"}, {"inference": "a/b:C"}, ["a/b:C", "inherited", None],
-    {"kernel": "~nobody-here/x:Y"}, "a/b", ["*"], {"class": "*"}, {"kernel": "a/b@v1:C", "version": 3}, {"a": {"b": [1]}},
+    None, True, False, 3, "", "original", "inherited", "a/b:C", "a/b@v1:C", "kernels-community/a@>=1,<2:C", "/x:Y",
+    ">=2.0",
+    "builtin:RMSNorm", "float32", "error", "main", {"kernel": "a/b:C"}, {"inference": "a/b:C"}, ["a/b:C",
+    "inherited", None],
+    {"kernel": "~nobody-here/x:Y"}, "a/b", ["*"], {"class": "*"}, {"kernel": "a/b@v1:C", "version": 3},
+    {"a": {"b": [1]}},
 )  # fmt: skip
 KEYS: tuple[Any, ...] = (
     "", "any", "cuda", "CUDA", "gpu", "metal", "mps", "cpu", "kernel", "kernle", "version", "revision", "capability",
-    "torch", "dtype", "when", "match", "class", "path", "function", "exclude", "fallback", "inherit_mapping", "inherited",
-    "training", "inference", "trust_remote_code", "publishers", "defaults", "_target_", "a.b", "*", "1", 1, 1.5, True, None,
+    "torch", "dtype", "when", "match", "class", "path", "function", "exclude", "fallback", "inherit_mapping",
+    "inherited",
+    "training", "inference", "trust_remote_code", "publishers", "defaults", "_target_", "a.b", "*", "1", 1, 1.5,
+    True, None,
     "é", "\x00", "a" * 1000, "acme/norms", ("a", "b"),
 )  # fmt: skip
 
 LETTERS = "abXY019_-.:/\\@~+*?!<>=,;#%&|$'\"()[]{} \t\n\x00é\u202e"
 SCRAPS = (
-    ">=2.0,<3.0", "@", ":Name", "${", "${a}", "null", "???", "true", "on", "0123456", "choice(", "range(1,3)", "glob(*)",
-    "interval(0,1)", "sort(", "extend_list(a)", "++", "~", "kernels", "inherited", "=", "={", "}", "[]", ",", "..", "hydra.",
-    "hydra.searchpath=[", "file:///nowhere", "pkg://a.b", "@inherited", "'", '"', "\\'", "experiment", "_target_", "!!int ",
+    ">=2.0,<3.0", "@", ":Name", "${", "${a}", "null", "???", "true", "on", "0123456", "choice(", "range(1,3)",
+    "glob(*)",
+    "interval(0,1)", "sort(", "extend_list(a)", "++", "~", "kernels", "inherited", "=", "={", "}", "[]", ",", "..",
+    "hydra.",
+    "hydra.searchpath=[", "file:///nowhere", "pkg://a.b", "@inherited", "'", '"', "\\'", "experiment", "_target_",
+    "!!int ",
 )  # fmt: skip
 WORDS = (
-    "kernels=bundled", "kernels=[bundled,liger]", "kernels@inherited=none", "inherited=none", "experiment=cpu_bundled",
+    "kernels=bundled", "kernels=[bundled,liger]", "kernels@inherited=none", "inherited=none",
+    "experiment=cpu_bundled",
     "target=h100", "policy=strict", "model=llama", "~kernels.RMSNorm", "~experiment", "kernels.RMSNorm=null",
     "kernels.RMSNorm.cuda=org/a@>=2.0,<3.0:X", "kernels.RMSNorm.cuda={kernel: org/a:X, version: 3}", "enabled=false",
-    "kernels.RMSNorm.cuda=[org/a:X, {kernel: org/b:Y, dtype: bfloat16}, inherited]", "kernels.RMSNorm.cuda.1.version=2",
+    "kernels.RMSNorm.cuda=[org/a:X, {kernel: org/b:Y, dtype: bfloat16}, inherited]",
+    "kernels.RMSNorm.cuda.1.version=2",
     "kernels.X.cpu.inference=builtin:RMSNorm", "kernels.X.match.path='model.**.norm'", "kernels.X.exclude=[a.*]",
     "kernels={X: {cuda: org/a:X}}", "+kernels.X.fallback=error", "trust.repositories.acme/norms=true",
     "trust.publishers.acme=true", "policy.strict=true", "policy.verify.on_fail=error", "target.capability='9.0'",
-    "model.config.num_hidden_layers=2", "model={factory: 'python:a.b:c'}", "hydra.run.dir=x", "kernels.X=${kernels.Y}",
+    "model.config.num_hidden_layers=2", "model={factory: 'python:a.b:c'}", "hydra.run.dir=x",
+    "kernels.X=${kernels.Y}",
     "inherited.X.rocm=~/dir:Name", "policy.verify.thresholds.float32.slack=4.0", "kernels=bundled,liger",
 )  # fmt: skip
 

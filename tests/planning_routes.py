@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kerncfg.documents.plan import Plan
 from kerncfg.errors import ConfigError
+
+if TYPE_CHECKING:
+    from kerncfg.documents.plan import Plan
 
 Said = dict[str, Any]
 

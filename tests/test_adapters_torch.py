@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import functools
 import sys
 import types
+from typing import Any
 
 import pytest
 import torch
@@ -144,3 +146,55 @@ def test_an_adapter_of_someone_elses_can_be_asked_first() -> None:
         assert type(adapter_for(Norm(), adapters={"mine": "someone_elses_adapter:Mine"})).__name__ == "Mine"
     finally:
         del sys.modules[module.__name__]
+
+
+class Compiled(nn.Module):
+    @torch.compile(backend="eager")
+    def forward(self, x: torch.Tensor) -> Any:
+        return x
+
+
+def _compiled(forward: Any) -> Any:
+    return torch.compile(forward, backend="eager")
+
+
+def _under_a_wrapper(forward: Any) -> Any:
+    inner = _compiled(forward)
+    return functools.wraps(inner)(lambda *arguments: inner(*arguments))
+
+
+def _in_a_partial(forward: Any) -> Any:
+    return functools.partial(_compiled(forward))
+
+
+@pytest.mark.parametrize(
+    ("wrap", "expected"),
+    [(_compiled, True), (_under_a_wrapper, True), (_in_a_partial, True), (torch.compiler.disable, False)],
+)
+def test_a_forward_that_was_compiled_makes_the_model_a_compiled_one(wrap: Any, expected: bool) -> None:
+    norm = Norm()
+    norm.forward = wrap(norm.forward)  # type: ignore[method-assign]
+    assert compiled(norm) is compiled(nn.Sequential(nn.Sequential(norm))) is expected
+
+
+def test_a_class_that_compiles_its_forward_counts_if_it_has_parts_that_run_in_it() -> None:
+    whole, leaf = Compiled(), Compiled()
+    whole.add_module("norm", Norm())
+    assert compiled(whole)
+    assert not compiled(leaf)
+
+
+def test_the_metaclass_of_a_model_is_not_asked() -> None:
+    class Raising(type):
+        def __getattribute__(cls, name: str) -> Any:
+            if name in ("forward", "kernel_condition"):
+                raise RuntimeError(name)
+            return super().__getattribute__(name)
+
+    class Odd(Norm, metaclass=Raising):
+        pass
+
+    layer = TorchAdapter().layer(Odd)
+    assert layer is not None
+    assert layer.forward is Norm.forward
+    assert layer.condition is None

@@ -37,9 +37,7 @@ class ApiNorm(nn.Module):
 
 
 def reference(plan: kerncfg.Plan, name: str) -> str:
-    step = plan.step(name)
-    assert step is not None
-    return str(step.modes[kerncfg.Mode.INFERENCE].choices[0].kernel.reference)
+    return str(plan.step(name).modes[kerncfg.Mode.INFERENCE].choices[0].kernel.reference)
 
 
 def test_overrides_are_those_of_the_command_line() -> None:
@@ -64,7 +62,7 @@ def test_a_wrong_target_node_is_located_as_an_argument() -> None:
 def test_a_document_as_data_takes_missing_nodes_from_the_packaged_ones() -> None:
     plan = kerncfg.plan(target="cpu", config={"kernels": {"X": {"cpu": "builtin:RMSNorm"}}})
     assert reference(plan, "X") == "builtin:RMSNorm"
-    assert plan.step("RMSNorm") is not None
+    assert not plan.step("RMSNorm").own
 
 
 def test_a_document_as_data_grants_no_trust_and_says_so() -> None:
@@ -74,7 +72,6 @@ def test_a_document_as_data_grants_no_trust_and_says_so() -> None:
     }
     plan = kerncfg.plan(target="h100", config=document)
     step = plan.step("X")
-    assert step is not None
     assert "publisher evil is not trusted" in step.modes[kerncfg.Mode.INFERENCE].rejected[0].reason
     assert any("trust.publishers.evil" in note for note in plan.notes)
     assert any("trust.allow_all_kernels" in note for note in plan.notes)
@@ -167,6 +164,46 @@ def test_kernelize_keeps_a_target_that_was_said() -> None:
     assert bindings.report.counts["swapped"] == 0
 
 
+def test_the_warning_of_kernelize_and_apply_stands_at_the_line_that_called_them() -> None:
+    for call in (lambda: kerncfg.kernelize(nn.Sequential(), "kernels.X.cpu=builtin:RMSNorm", "target=cpu"), _applied):
+        with pytest.warns(kerncfg.KerncfgWarning, match="no module runs one") as caught:
+            call()
+        assert [Path(warning.filename).name for warning in caught] == ["test_api.py"]
+
+
+def _applied() -> None:
+    kerncfg.apply(kerncfg.plan("kernels.X.cpu=builtin:RMSNorm", target="cpu"), nn.Sequential())
+
+
+@pytest.mark.parametrize("said", [{"kernels": {}}, ["kernels=bundled"], None, 3])
+def test_an_override_that_is_no_text_is_sent_to_config(said: Any) -> None:
+    for call in (kerncfg.plan, lambda word: kerncfg.kernelize(nn.Sequential(), word)):
+        with pytest.raises(ConfigError, match="an override is a text, found a") as caught:
+            call(said)
+        assert "pass a document as config=" in str(caught.value.issues[0].hint)
+
+
+def test_two_threads_plan_and_apply_what_is_theirs_and_nothing_else(tmp_path: Path) -> None:
+    folder = kernel_folder(tmp_path / "mine", TIMES_TEN + TIMES_TEN.replace("Norm", "Other").replace("10", "20"))
+    barrier = threading.Barrier(2)
+    found: dict[str, list[float]] = {"Norm": [], "Other": []}
+
+    def work(name: str) -> None:
+        for _ in range(50):
+            model = nn.Sequential(ApiNorm())
+            barrier.wait()
+            plan = kerncfg.plan(f"kernels.ApiNorm.cpu={folder}:{name}", "inherited=none", target="cpu")
+            with kerncfg.apply(plan, model):
+                found[name].append(float(model(torch.ones(4))[0]))
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in found]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {"Norm": [10.0] * 50, "Other": [20.0] * 50}
+
+
 def test_plans_made_in_threads_do_not_mix() -> None:
     barrier = threading.Barrier(8)
     found: dict[int, list[str]] = {}
@@ -199,7 +236,6 @@ def test_a_row_that_trusts_its_own_code_takes_its_consent_along() -> None:
     plan = kerncfg.plan("kernels.X.cuda={kernel: acme/x@v1:X, trust_remote_code: true}", target="h100")
     assert plan.trust.references == {"acme/x@v1:X"}
     step = plan.step("X")
-    assert step is not None
     assert "not there yet" in step.modes[kerncfg.Mode.INFERENCE].rejected[0].reason
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import MethodType
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -312,6 +313,18 @@ def test_nested_applies_refuse_any_other_order_and_name_both() -> None:
     inner.revert()
     outer.revert()
     assert factor(model) == 1
+
+
+def test_an_error_in_a_with_comes_out_as_itself_though_a_later_apply_is_on() -> None:
+    model = Model().eval()
+    before = snapshot(model)
+    with pytest.raises(RuntimeError, match="mine") as caught, apply(norms("Ten"), model):
+        inner = apply(norms("Twenty"), model.norm)
+        raise RuntimeError("mine")
+    assert "cannot be reverted while" in caught.value.__notes__[0]
+    assert factor(model) == 20
+    inner.revert()
+    assert snapshot(model)["modules"] == before["modules"]
 
 
 def test_applies_to_different_parts_revert_in_any_order() -> None:
@@ -966,6 +979,33 @@ def test_a_part_that_is_compiled_is_looked_through() -> None:
     assert factor(model) == 1
 
 
+def test_a_forward_that_was_compiled_takes_the_compile_modes() -> None:
+    """`model.forward = torch.compile(model.forward)`, as the guides of transformers write it."""
+    torch._dynamo.reset()
+    model = Model().eval()
+    model.forward = torch.compile(model.forward, backend="eager")  # type: ignore[method-assign]
+    before = snapshot(model)
+    bindings = apply(norms(BOTH), model)
+    assert {row.mode for row in bindings.report.rows} == {"inference_compile"}
+    assert factor(model) == 10**3
+    bindings.revert()
+    assert factor(model) == 1
+    assert snapshot(model)["modules"] == before["modules"]
+
+
+def test_a_layer_whose_forward_was_compiled_takes_the_compile_modes() -> None:
+    torch._dynamo.reset()
+    model = Model().eval()
+    model.norm.forward = torch.compile(model.norm.forward, backend="eager")  # type: ignore[method-assign]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", KerncfgWarning)
+        report = apply(norms("OnlyForward"), model).report
+    assert {(row.status, row.mode) for row in report.rows} == {("kept", "inference_compile")}
+    with apply(norms(BOTH), model):
+        assert factor(model) == 10**3
+    assert factor(model) == 1
+
+
 def test_a_plain_mode_for_a_compiled_model_is_refused_with_advice() -> None:
     fast: Any = torch.compile(Norm(), backend="eager")
     with pytest.raises(ApplyError, match="inference_compile"):
@@ -1099,6 +1139,96 @@ def test_a_missing_attribute_in_a_presets_when_is_a_reason() -> None:
     assert "config.hidden_act" in row.reason
 
 
+class Raising(nn.Module):
+    """Raises where nobody expects it."""
+
+    kernel_layer_name = "Norm"
+    weight: Any
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_parameter("weight", nn.Parameter(torch.ones(4)))
+        self.table = torch.ones(3)
+        self.array = numpy.ones(3)
+        self.flag = numpy.bool_(True)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return x * self.weight
+
+    @property
+    def broken(self) -> Any:
+        raise RuntimeError("no config yet")
+
+    def parameters(self, recurse: bool = True) -> Any:
+        raise RuntimeError("no parameters yet")
+
+    def modules(self, remove_duplicate: bool = True) -> Any:
+        raise RuntimeError("no modules yet")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "reason"),
+    [
+        ("broken", 1, "when.broken cannot be read: RuntimeError: no config yet"),
+        ("table", 1, "needs table 1"),
+        ("array", 1, "needs array 1"),
+        ("array", [1, 1, 1], "needs array"),
+        ("flag", True, None),
+        ("flag", False, "needs flag False"),
+        ("array.size", 3, None),
+    ],
+)
+def test_a_condition_that_cannot_be_answered_is_a_reason(path: str, value: Any, reason: str | None) -> None:
+    model = Raising().eval()
+    row = apply(norms([choice("Twenty", when={path: [value]}), "Ten"]), model).report.rows[0]
+    assert factor(model) == (20 if reason is None else 10)
+    assert reason is None or reason in row.reason
+
+
+def _no(module: nn.Module) -> bool:
+    raise RuntimeError("no condition yet")
+
+
+def test_a_kernel_condition_that_raises_keeps_the_site() -> None:
+    cls = type("Conditional", (Norm,), {"kernel_condition": staticmethod(_no), "_kerncfg_layer": "Norm"})
+    with pytest.warns(KerncfgWarning):
+        row = apply(norms(), cls()).report.rows[0]
+    assert row.status == "kept"
+    assert "RuntimeError: no condition yet" in row.reason
+
+
+def test_a_layer_whose_metaclass_raises_is_kept() -> None:
+    class Meta(type):
+        def __getattribute__(cls, name: str) -> Any:
+            if name == "forward":
+                raise RuntimeError("not of the class")
+            return super().__getattribute__(name)
+
+    model = Meta("Odd", (Norm,), {"_kerncfg_layer": "Norm"})()
+    with pytest.warns(KerncfgWarning):
+        row = apply(norms(), model).report.rows[0]
+    assert row.status == "kept"
+    assert "asking it raised RuntimeError: not of the class" in row.reason
+    assert factor(model) == 1
+
+
+def test_a_kernel_whose_class_raises_is_passed_over() -> None:
+    model = Norm().eval()
+    row = apply(norms(["RaisingClass", "WrapsItself", "Ten"]), model).report.rows[0]
+    assert factor(model) == 10
+    assert "RuntimeError: not yet" in row.reason
+    assert "wrapper loop" in row.reason
+
+
+def test_a_class_that_computes_its_forward_is_kept() -> None:
+    cls = type("Computing", (Norm,), {"forward": property(lambda self: lambda x: x * 7), "_kerncfg_layer": "Norm"})
+    model = cls()
+    with pytest.warns(KerncfgWarning):
+        row = apply(norms(), model).report.rows[0]
+    assert (row.status, factor(model)) == ("kept", 7)
+    assert "its class computes its forward" in row.reason
+
+
 # --- loading and trust ----------------------------------------------------------------------------------------------
 
 
@@ -1138,13 +1268,35 @@ def test_a_row_without_sites_is_reported_with_the_nearest_names() -> None:
     with pytest.warns(KerncfgWarning, match="no module runs one"):
         report = apply(plan(step("Nrom", "Ten")), Model()).report
     assert report.counts == {"swapped": 0, "kept": 0, "off": 0}
-    assert report.notes == ("kernels.Nrom: no layer Nrom; the model has Norm (3)",)
+    reason = "no layer Nrom, said at kernels.yaml:3; the model has Norm (3)"
+    assert report.notes == (f"kernels.Nrom: {reason}",)
+    assert report.idle == {"kernels.Nrom": reason}
+
+
+def test_a_row_without_sites_in_a_model_without_names_is_sent_to_match() -> None:
+    with pytest.warns(KerncfgWarning, match=r"the model registers no names: add match: \{class: …\}"):
+        apply(plan(step("Linear", "Ten")), nn.Linear(2, 2))
+
+
+def test_a_row_that_swaps_nothing_beside_one_that_does_is_idle_with_its_reason() -> None:
+    report = apply(plan(step("Norm", "Ten"), step("Act", "WithInit"), step("Off", "original")), Model()).report
+    assert list(report.idle) == ["kernels.Act"]
+    assert "an __init__ of its own" in report.idle["kernels.Act"]
+    assert report.to_dict()["idle"] == report.idle
+
+
+def test_a_signature_that_does_not_fit_has_its_cure_among_the_notes() -> None:
+    with pytest.warns(KerncfgWarning, match="its forward is"):
+        report = apply(norms("OtherName"), Model()).report
+    assert report.notes == ("kernels.Norm: write a kernel whose forward takes (x), or narrow the row with match",)
+    with pytest.warns(KerncfgWarning, match="its forward is"):
+        assert apply(norms(choice("OtherName", origin="preset: kernels/a.yaml:1")), Model()).report.notes == ()
 
 
 def test_a_row_without_sites_is_an_error_under_strict() -> None:
     model = Model()
     before = snapshot(model)
-    with pytest.raises(ApplyError, match=r"kernels.Nrom: no layer Nrom; the model has Norm \(3\)"):
+    with pytest.raises(ApplyError, match=r"kernels.Nrom: no layer Nrom, .*; the model has Norm \(3\)"):
         apply(plan(step("Norm", "Ten"), step("Nrom", "Ten"), strict=True), model)
     assert snapshot(model)["modules"] == before["modules"]
 
@@ -1158,9 +1310,11 @@ def test_off_and_inherited_rows_without_sites_are_fine_under_strict() -> None:
     steps = [step("Norm", "Ten"), step("Absent", "original"), step("Other", "Ten", own=False)]
     report = apply(plan(*steps, strict=True), Model()).report
     assert report.notes == (
-        "kernels.Absent: no layer Absent; the model has Act (2), Norm (3)",
-        "inherited rows without a layer in this model: Other",
+        "kernels.Absent: no layer Absent, said at kernels.yaml:3; the model has Act (2), Norm (3)",
+        "1 inherited row has no layer in this model",
     )
+    assert report.to_dict()["absent"] == ["Other"]
+    assert report.idle == {}
 
 
 def test_a_plan_that_only_switches_off_does_not_warn() -> None:
@@ -1242,6 +1396,22 @@ def test_the_report_shows_the_present_mode() -> None:
     assert {(row.status, row.kernel, row.mode) for row in bindings.report.rows} == {("off", None, "training")}
 
 
+def test_the_report_tells_what_was_done_by_hand_since() -> None:
+    model = Model()
+    bindings = apply(norms(BOTH), model)
+    first, second = (model.get_submodule(f"layers.{index}.norm") for index in (0, 1))
+    first.training = False
+    del second.forward
+    rows = {row.path: row for row in bindings.report.rows}
+    changed, deleted, same = rows["layers.0.norm"], rows["layers.1.norm"], rows["norm"]
+    assert (changed.status, changed.mode, changed.kernel) == ("swapped", "inference", "python:tests.fakes:Twenty")
+    assert (deleted.status, deleted.kernel) == ("kept", None)
+    assert changed.reason.startswith("changed since: `training`")
+    assert deleted.reason.startswith("changed since: its forward was deleted")
+    assert same.reason == "chosen for cpu (kernels.yaml:3)"
+    assert factor(model) == 20 * 20
+
+
 def test_the_table_is_short_however_many_layers_there_are() -> None:
     bindings = apply(plan(step("Norm", "Ten"), step("Act", "original")), Model(200).eval())
     assert str(bindings.report) == (
@@ -1283,6 +1453,50 @@ def test_a_contract_error_names_everything() -> None:
         "layers.0.norm (Norm): no kernel of kernels.Norm is left for inference: "
         "python:tests.fakes:OtherName (commit a1b2c3, conf/kernels/mine.yaml:3): "
         "its forward is forward(hidden_states, eps=1e-06), that of Norm is forward(x)\n"
-        "  hint: mend the kernel or the row, or let it fall back: kernels.Norm.fallback=original"
+        "  hint: write a kernel whose forward takes (x), or narrow the row with match, or let it fall back: "
+        "kernels.Norm.fallback=original"
     )
     assert snapshot(model)["modules"] == before["modules"]
+
+
+# --- what came later ------------------------------------------------------------------------------------------------
+
+ADDED = "added after apply; apply again to cover it"
+
+
+def test_a_module_added_after_apply_is_reported_until_apply_is_run_again() -> None:
+    model = Model()
+    bindings = apply(plan(step("Norm", "Ten"), step("Act", "original")), model)
+    model.layers.append(Block())
+    added = [(row.path, row.status, row.kernel, row.modes["training"]) for row in bindings.report.rows[-1:]]
+    assert added == [("layers.2.norm", "kept", None, "original")]
+    assert [row.path for row in bindings.report.rows if row.reason == ADDED] == ["layers.2.norm"]
+    again = apply(plan(step("Norm", "Ten"), step("Act", "original")), model)
+    assert [row.path for row in again.report.rows if row.status == "swapped"] == [
+        "layers.0.norm", "layers.1.norm", "layers.2.norm", "norm",
+    ]  # fmt: skip
+
+
+def test_what_the_plan_has_no_kernel_for_or_excludes_is_not_reported_when_it_is_added() -> None:
+    model = Model()
+    bindings = apply(plan(step("Norm", "Ten", exclude=["layers.*.norm"])), model)
+    model.layers.append(Block())
+    model.more = nn.ModuleList([nn.Linear(2, 2), Act()])
+    assert len(bindings.report.rows) == 3
+
+
+def test_two_rows_that_take_an_added_module_are_a_note() -> None:
+    model = Model()
+    steps = [step("a", "Ten", match={"path": "norm"}), step("b", "Ten", match={"path": "late", "class": "Norm"})]
+    bindings = apply(plan(*steps, step("c", "Ten", match={"path": "l*e"})), model)
+    model.late = Norm()
+    (note,) = [note for note in bindings.report.notes if note.startswith("added after apply: late (Norm)")]
+    assert "kernels.b (kernels.yaml:3) and kernels.c (kernels.yaml:3)" in note
+
+
+@pytest.mark.parametrize(("arguments", "hint"), [("swapped", "write apply(plan, model)"), ("text", "kerncfg.plan(")])
+def test_what_is_no_plan_is_refused(arguments: str, hint: str) -> None:
+    given: Any = (Model(), norms()) if arguments == "swapped" else ("kernels=bundled", Model())
+    with pytest.raises(ApplyError, match=r"a plan is a kerncfg.Plan, found a") as caught:
+        apply(*given)
+    assert hint in str(caught.value.hint)

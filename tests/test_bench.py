@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from kerncfg.compiler.schema import validate
 from kerncfg.evidence.bench import _spread, _verdict, bench
 from kerncfg.evidence.rows import Measurement, TimedRow, Timing
 from tests.subjects import applied, fault, matched, qwen3, stack
 from tests.test_capture import assert_as_before, state
+from tests.test_verify import Around, Cache, Cached, Caching
 
 QUICK = 0.005  # seconds for each comparison: enough for three pairs, and nothing here asks what is faster
 
@@ -143,10 +145,32 @@ def test_the_document_is_json_in_the_form_of_its_schema(name: str) -> None:
 
 def test_the_table_shows_seconds_in_a_unit_that_fits_and_why_a_row_has_none() -> None:
     common: dict[str, Any] = {"name": "RMSNorm", "sites": 1, "kernel": "builtin:RMSNorm", "mode": "inference"}
-    place = {**common, "device": "cpu", "dtype": "float32"}
+    place = {**common, "device": "cpu", "dtype": "float32", "shape": "2x8"}
     good = Timing(original_s=3e-5, kernel_s=2e-5, speedup=1.5, spread=0.1, verdict="faster", runs=20)
     fields: dict[str, Any] = {name: getattr(good, name) for name in Timing.__slots__}
     rows = (TimedRow(path="a", **fields, **place), TimedRow(path="b", reason="raised OSError", **place))
     text = str(Measurement(rows=rows, model=None))
     assert "30 us" in text and "1.50" in text and "faster" in text
     assert text.endswith("b: raised OSError")
+
+
+def test_a_cache_that_grows_is_a_new_one_for_each_call() -> None:
+    cache = Cache()
+    with applied(Caching(), matched("Remembers", Cached)) as bindings:
+        found = bench(bindings, {"x": torch.rand(4, 16), "cache": cache}, seconds=QUICK)
+    assert found.passed
+    assert [row.shape for row in found.rows] == ["4x16", "4x16"]
+    assert cache.items == []
+
+
+def test_a_kernel_that_ends_the_process_does_not() -> None:
+    assert {row.reason for row in measured("Exits").rows} == {"raised SystemExit: 3"}
+
+
+def test_a_model_without_any_tensor_is_measured() -> None:
+    class Plain(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x
+
+    with applied(Around(Plain()), matched("Same", Plain)) as bindings:
+        assert bench(bindings, {"x": 3}, seconds=QUICK).passed

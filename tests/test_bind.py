@@ -3,10 +3,12 @@ from __future__ import annotations
 from types import MethodType
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
-from kerncfg.applier.bind import Edit, Owner, bind, bound, reachable, unbind, unbind_all
+from kerncfg.applier.bind import Edit, Owner, bind, bound, reachable, running, unbind, unbind_all
+from kerncfg.errors import KerncfgWarning
 from tests.fakes import Ten, Twenty
 from tests.snapshot import snapshot
 
@@ -116,3 +118,48 @@ def test_reachable_says_whether_a_kernel_can_take_the_place() -> None:
     assert not reachable(replaced)
     bind(plain, edit(Ten, Twenty))
     assert reachable(plain)
+
+
+def said(module: nn.Module, made: Edit) -> tuple[bool | None, str]:
+    runs, changed = running(module, made)
+    return runs, (changed or "").partition(":")[0]
+
+
+def test_what_runs_is_told_by_what_is_there() -> None:
+    module, made = Layer(), edit(Ten, Twenty)
+    assert said(module, made) == (None, "reverted")
+    bind(module, made)
+    assert said(module, made) == (True, "")
+    assert said(module.eval(), made) == (False, "")
+    module.training = True
+    assert said(module, made) == (False, "changed since")
+    assert factor(module) == 10
+    assert said(module.train(), made) == (True, "")
+
+
+def test_a_forward_that_was_set_or_deleted_since_is_told() -> None:
+    module, made = Layer(), edit(Ten, Twenty)
+    bind(module, made)
+    kept = module.forward
+    del module.forward
+    assert said(module, made) == (None, "changed since")
+    module.forward = lambda x: kept(x)  # type: ignore[method-assign]
+    assert said(module, made) == (True, "")  # a wrapper around the kernel
+    module.forward = MethodType(Layer.forward, module)  # type: ignore[method-assign]
+    assert said(module, made) == (None, "changed since")
+    module.forward = lambda x: x * 777  # type: ignore[method-assign]
+    assert said(module, made) == (None, "changed since")
+
+
+def test_a_kernel_that_a_wrapper_hides_from_the_revert_is_told() -> None:
+    module, made = Layer(), edit(Ten, Ten)
+    bind(module, made)
+    box = [module.forward]
+    module.forward = lambda x: box[0](x)  # type: ignore[method-assign]
+    with pytest.warns(KerncfgWarning, match=r"del module\.forward"):
+        unbind(module, made)
+    assert factor(module) == 10
+    assert said(module, made) == (None, "not reverted")
+    del module.forward
+    assert said(module, made) == (None, "reverted")
+    assert factor(module) == 1

@@ -8,7 +8,9 @@ from torch import nn
 
 from kerncfg.documents.target import Mode
 from kerncfg.errors import ApplyError
-from kerncfg.evidence.capture import capture, cloned, measured_modes, originals, tensors_of, undisturbed
+from kerncfg.evidence.capture import capture, measured_modes, originals
+from kerncfg.evidence.contents import cloned, tensors_of
+from kerncfg.evidence.keeping import undisturbed
 from tests.subjects import applied, fault, matched, qwen3, stack
 
 

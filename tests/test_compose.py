@@ -11,7 +11,7 @@ from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from omegaconf import OmegaConf
 
-from kerncfg.compiler.compose import Origins, compose, read_document
+from kerncfg.compiler.compose import Origins, compose, job_overrides, read_document
 from kerncfg.compiler.overrides import rewrite
 from kerncfg.errors import ConfigError, Issue
 from kerncfg.locations import conf
@@ -363,6 +363,27 @@ def test_one_file_is_read_without_its_defaults_composed(mine: Path) -> None:
     document, origins = read_document(mine / "kernels/fast.yaml")
     assert document == {"defaults": ["bundled"], "X": "a/b:C"}
     assert origin(origins, "X") == "mine/kernels/fast.yaml:2"
+
+
+@pytest.mark.parametrize(
+    ("typed", "key"),
+    [
+        ("kernels.X.when={61e9540: 1}", "the key .inf is a number"),
+        ("kernels.X.when={null: 1}", "the key null is null"),
+        ("kernels.X=[{kernel: a/b:C, when: {True: 1}}]", "the key True is a boolean"),
+        ("kernels.X.when={on: 1}", "the key on is a boolean"),
+        ("model.config.1=2", "the key 1 is a number"),
+    ],
+)
+def test_a_key_that_a_file_would_not_read_as_text_is_refused(typed: str, key: str) -> None:
+    with pytest.raises(ConfigError, match=f"{key} in YAML, expected text"):
+        compose([typed])
+
+
+def test_the_overrides_of_a_job_keep_the_environment_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNCFG_TEST_SECRET", "hunter2")
+    words = ["model.pretrained=${oc.env:KERNCFG_TEST_SECRET}", "kernels=bundled"]
+    assert job_overrides(OmegaConf.create({"overrides": {"task": words}})) == words
 
 
 def test_a_config_that_code_stored_counts_as_a_file_without_lines(mine: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from typing import Any
 
 import pytest
@@ -54,7 +55,7 @@ def test_a_stateless_layer_with_the_same_forward_fits(code: Any) -> None:
     ("code", "reason"),
     [
         (fakes.function, "a layer kernel is a subclass of torch.nn.Module, this is a function"),
-        (int, "a layer kernel is a subclass of torch.nn.Module, this is a type"),
+        (int, "a layer kernel is a subclass of torch.nn.Module, this is a class that is not one"),
         (fakes.WithInit, "a layer kernel is stateless, this has an __init__ of its own"),
         (
             fakes.WithMember,
@@ -119,6 +120,82 @@ def test_the_flags_agree_with_the_mode(mode: Mode) -> None:
     assert fault(training, mode=mode) is None
 
 
+@pytest.mark.parametrize("value", ["no", None, 1, torch.ones(3), property(lambda self: 1 / 0)])
+@pytest.mark.parametrize("name", ["has_backward", "can_torch_compile"])
+def test_a_flag_is_true_or_false(name: str, value: Any) -> None:
+    expected = f"{name} is a {type(value).__name__}, which is neither true nor false"
+    assert fault(kernel(lambda self, x: x, **{name: value})) == expected
+
+
+@pytest.mark.parametrize("name", ["__call__", "__getattr__", "train", "_K__x", "__table__", "parameters"])
+def test_what_a_layer_would_not_borrow_is_refused(name: str) -> None:
+    assert f"this has {name}" in (fault(kernel(lambda self, x: x, **{name: lambda self: None})) or "")
+
+
+def test_what_every_class_brings_is_fine() -> None:
+    class Described(nn.Module):
+        """With a docstring and annotations."""
+
+        weight: torch.Tensor
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x
+
+        def extra_repr(self) -> str:
+            return "described"
+
+    assert fault(Described) is None
+
+
+async def _async(self: Any, x: Any) -> Any:
+    return x
+
+
+async def _async_generator(self: Any, x: Any) -> Any:
+    yield x
+
+
+def _generator(self: Any, x: Any) -> Any:
+    yield x
+
+
+@pytest.mark.parametrize(
+    ("forward", "said"), [(_async, "is async"), (_async_generator, "is async"), (_generator, "is a generator")]
+)
+def test_a_forward_that_does_not_return_its_result_is_refused(forward: Any, said: str) -> None:
+    assert f"its forward {said}" in (fault(kernel(forward)) or "")
+
+
+def _three(self: Any, a: Any, b: Any, c: Any) -> Any:
+    return a
+
+
+def _one(self: Any, x: Any) -> Any:
+    return x
+
+
+@functools.wraps(_one)
+def _dressed(self: Any, a: Any, b: Any, c: Any) -> Any:
+    return a
+
+
+@functools.wraps(_three)
+def _passes_three_on(*args: Any, **kwargs: Any) -> Any:
+    return _three(*args, **kwargs)
+
+
+def _signed(self: Any, a: Any, b: Any, c: Any) -> Any:
+    return a
+
+
+_signed.__signature__ = inspect.signature(_one)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("forward", [_dressed, _passes_three_on, _signed])
+def test_the_code_decides_what_a_forward_takes_not_what_it_says(forward: Any) -> None:
+    assert fault(kernel(forward)) == "its forward is forward(a, b, c), that of Layer is forward(x)"
+
+
 def missing(forward: Any, module: nn.Module) -> str | None:
     layer = TorchAdapter().layer(type(module))
     assert layer is not None
@@ -147,6 +224,10 @@ def _stores(self: Any, x: Any) -> Any:
     return self.cached
 
 
+def test_a_forward_that_sets_an_attribute_is_not_stateless() -> None:
+    assert fault(kernel(_stores)) == "a layer kernel is stateless, its forward changes self: cached"
+
+
 def _asks(self: Any, x: Any) -> Any:
     return getattr(self, "optional", None) or (self.optional if x is None else x)
 
@@ -161,7 +242,6 @@ def _asks(self: Any, x: Any) -> Any:
         (_comprehension, "absent_in_comprehension"),
         (_closure, "absent_in_closure"),
         (_method, "absent_method"),
-        (_stores, None),
         (_asks, None),
         (lambda self, x: x.absent, None),
     ],
@@ -173,7 +253,6 @@ def _asks(self: Any, x: Any) -> Any:
         "comprehension",
         "closure",
         "method",
-        "stored",
         "asked",
         "not self",
     ],

@@ -1,9 +1,9 @@
 """Every page does what it says: its blocks run in order, in one folder, and print what stands below them.
 
-A `yaml` block whose first line is a comment with a path is written to that file, and the option is
-planned; any other is a document and is planned as one. `python` and `bash` blocks are run. A `text`
-block right after one of these is what it prints: numbers may differ, and `...` stands for anything. Of
-the README's two set-up commands only the main job runs here; `.ci/run` runs all of both.
+A `yaml` block below `<!-- file: PATH -->` is written to that file, and the option is planned; any other is a
+document and is planned as one. `python` and `bash` blocks are run. A `text` block right after one of these
+is what it prints: numbers may differ, and `...` stands for anything. Of the README's two set-up commands only
+the main job runs here; `.ci/run` runs all of both.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import doctest
 import io
 import os
 import re
+import runpy
+import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -24,15 +26,18 @@ import pytest
 import yaml
 
 import kerncfg
+from kerncfg.compiler.compose import compose
+from kerncfg.compiler.overrides import combinations
 
 CHECKOUT = Path(__file__).parent.parent
 PAGES = [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs").rglob("*.md"))]
 
 _FENCE = re.compile(r"(?P<before>[^\n]*)\n+```(?P<language>[^\n`]*)\n(?P<body>.*?)^```$", re.M | re.S)
 _SETUP = re.compile(r"<!-- command: (\w+) -->")
-_FILE = re.compile(r"# (?P<path>[\w/-]+\.yaml)\n")
+_FILE = re.compile(r"<!-- file: (?P<path>[\w/-]+\.yaml) -->")
 _RUN = ("yaml", "python", "bash")
 _SHOWN = ("text", "")  # pictures and output
+_AGAIN = "run: python docs/_generate.py"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +46,8 @@ class Block:
     body: str
     line: int
     setup: bool
+    file: str | None
+    told: bool  # whether the text above says which file
     output: str | None
 
 
@@ -51,13 +58,33 @@ def _blocks(page: Path) -> Iterator[Block]:
         follower = fences[index + 1] if index + 1 < len(fences) else None
         adjacent = follower is not None and not text[fence.end() : follower.start("language") - 3].strip()
         shown = follower["body"] if follower and adjacent and follower["language"] == "text" else None
+        file = _FILE.search(fence["before"])
+        paragraph = text[max(fence.start() - 400, 0) : fence.start()]
         yield Block(
             language=fence["language"],
             body=fence["body"],
             line=text.count("\n", 0, fence.start("language")) + 1,
             setup=bool(_SETUP.search(fence["before"])),
+            file=file and file["path"],
+            told=file is not None and f"`{file['path']}`" in paragraph,
             output=shown,
         )
+
+
+def _rows(kind: str) -> list[list[str]]:
+    """The cells of the tables of the page on overrides that have this mark above them; a cell is its code."""
+    text = (CHECKOUT / "docs/overrides.md").read_text("utf-8")
+    tables = re.findall(rf"<!-- {kind} -->\n+\|.*\n\|[-|]+\n((?:\|.*\n)+)", text)
+    lines = [line for table in tables for line in table.splitlines()]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def _code(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def _composed(typed: str) -> dict[str, Any]:
+    return compose(shlex.split(typed))[0]
 
 
 def _without_setup(body: str) -> str:
@@ -65,9 +92,9 @@ def _without_setup(body: str) -> str:
     return "".join(line for line in body.splitlines(keepends=True) if line.startswith("kerncfg "))
 
 
-def _plan_yaml(body: str) -> str:
-    if found := _FILE.match(body):
-        path = PurePosixPath(found["path"])
+def _plan_yaml(body: str, file: str | None) -> str:
+    if file is not None:
+        path = PurePosixPath(file)
         Path(path.parent).mkdir(parents=True, exist_ok=True)
         Path(path).write_text(body, encoding="utf-8")
         folder, group = path.parts[0], "/".join(path.parts[1:-1])
@@ -111,13 +138,17 @@ def _prints(expected: str, printed: str) -> bool:
 def test_every_block_of_a_page_works(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "page"}
-    run = {"yaml": _plan_yaml, "python": lambda body: _run_python(body, names), "bash": _run_bash}
+    run: dict[str, Callable[[str, str | None], str]] = {
+        "yaml": _plan_yaml,
+        "python": lambda body, _: _run_python(body, names),
+        "bash": lambda body, _: _run_bash(body),
+    }
     for block in _blocks(page):
         body = _without_setup(block.body) if block.setup else block.body
         if block.language not in _RUN or not body:
             continue
         try:
-            printed = run[block.language](body)
+            printed = run[block.language](body, block.file)
         except Exception as error:
             error.add_note(f"in the block at {page.name}:{block.line}")
             raise
@@ -132,7 +163,52 @@ def test_a_page_has_only_blocks_that_are_checked_or_shown(page: Path) -> None:
     assert languages <= {*_RUN, *_SHOWN}
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_says_of_every_yaml_block_which_file_it_is(page: Path) -> None:
+    assert [block.line for block in _blocks(page) if block.language == "yaml" and not block.told] == []
+
+
 def test_the_readme_has_the_two_commands_that_set_everything_up() -> None:
     readme = PAGES[0].read_text("utf-8")
     assert _SETUP.findall(readme) == ["run", "test"]
     assert sum(block.setup for block in _blocks(PAGES[0])) == 2
+
+
+@pytest.mark.parametrize(("typed", "means"), _rows("compose"))
+def test_an_override_of_the_page_means_what_a_file_would_say(typed: str, means: str) -> None:
+    path, _, value = _code(means)[0].partition(": ")
+    found: Any = _composed(_code(typed)[0])
+    for part in path.split("."):
+        found = found[part]
+    assert found == yaml.safe_load(value)
+
+
+@pytest.mark.parametrize(("typed", "file", "text", "other"), _rows("refused"))
+def test_an_override_of_the_page_that_is_refused_is_told_what_to_type(
+    typed: str, file: str, text: str, other: str
+) -> None:
+    with pytest.raises(kerncfg.ConfigError) as caught:
+        _composed(_code(typed)[0])
+    assert f"in a file it would be {_code(file)[0]}" in str(caught.value).replace("the text ", "")
+    for line in _code(text) + _code(other):
+        assert line in str(caught.value)
+        _composed(line)
+
+
+@pytest.mark.parametrize(("typed", "runs"), _rows("sweep"))
+def test_a_sweep_of_the_page_has_the_runs_that_it_says(typed: str, runs: str) -> None:
+    found = [compose(words)[0] for words in combinations(shlex.split(_code(typed)[0]))]
+    assert found == [_composed(run) for run in _code(runs)]
+
+
+def test_the_page_on_overrides_has_tables_of_every_kind() -> None:
+    assert len(_rows("compose")) >= 30
+    assert len(_rows("refused")) >= 4
+    assert len(_rows("sweep")) >= 6
+
+
+def test_what_the_pages_take_from_the_code_is_up_to_date() -> None:
+    pages = runpy.run_path(str(CHECKOUT / "docs/_generate.py"))
+    assert (CHECKOUT / "docs/reference.md").read_text("utf-8") == pages["reference"](), _AGAIN
+    troubleshooting = (CHECKOUT / "docs/troubleshooting.md").read_text("utf-8")
+    assert troubleshooting == pages["troubleshooting"](troubleshooting), _AGAIN

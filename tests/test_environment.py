@@ -48,7 +48,9 @@ def test_a_plan_of_a_model_named_by_it_does_not_hold_it() -> None:
     assert SECRET not in json.dumps(plan.to_dict())
 
 
-@pytest.mark.parametrize("options", [["show"], ["show", "--json"], ["plan"], ["plan", "--json"], ["validate", "--json"]])
+@pytest.mark.parametrize(
+    "options", [["show"], ["show", "--json"], ["plan"], ["plan", "--json"], ["validate", "--json"]]
+)
 def test_nothing_that_is_printed_holds_it(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*options, "target=cpu", f"model={{pretrained: '{WORDS}'}}"]) == 0
     out, err = capsys.readouterr()

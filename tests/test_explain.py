@@ -98,7 +98,7 @@ def test_a_row_that_takes_nothing_inherited_says_so() -> None:
     assert unreached(made) == [(B, "the row takes nothing inherited")]
     made = builders.plan({"inherit_mapping": False, "N": {"rocm": A}}, {"N": {"cuda": B}, "M": {"cuda": B}})
     assert unreached(made) == [(B, "the row takes nothing inherited")]
-    assert made.step("M") is None
+    assert [step.name for step in made.steps] == ["N"]
 
 
 def test_what_stands_behind_a_written_original_was_never_asked() -> None:
@@ -183,7 +183,7 @@ def test_json_is_in_the_form_of_its_schema(capsys: pytest.CaptureFixture[str]) -
 )
 def test_it_takes_one_name(capsys: pytest.CaptureFixture[str], words: list[str], error: str) -> None:
     assert main(["explain", *words]) == 1
-    assert capsys.readouterr().err == f"error: {error}\n  hint: write kerncfg explain NAME key=value …\n"
+    assert capsys.readouterr().err.startswith(f"error: {error}\n  hint: write kerncfg explain NAME key=value …\n")
 
 
 def test_an_unknown_name_is_text_on_standard_error_also_under_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -45,6 +46,26 @@ except SystemExit as stop:
 def test_planning_for_a_described_target_does_not_load_torch() -> None:
     loaded = _loaded("import kerncfg; kerncfg.plan('target=h100', 'kernels=bundled')")
     assert loaded & {"torch", "transformers"} == set()
+
+
+@pytest.mark.parametrize("version", ["0.0.1", "99.0"])
+def test_no_version_of_the_kernels_library_keeps_kerncfg_from_planning(version: str, tmp_path: Path) -> None:
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels" / "__init__.py").write_text(f"__version__ = {version!r}\n", encoding="utf-8")
+    about = tmp_path / f"kernels-{version}.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: kernels\nVersion: {version}\n", encoding="utf-8")
+    code = f"""
+import sys
+sys.path.insert(0, {str(tmp_path)!r})
+import kerncfg
+from kerncfg.cli import main
+plan = kerncfg.plan("kernels=liger", target="h100")
+assert plan.target.packages["kernels"] == {version!r}
+assert main(["validate", "kernels=liger"]) == 0
+assert "kernels" not in sys.modules
+"""
+    _loaded(code)
 
 
 @pytest.mark.parametrize("name", kerncfg.__all__)

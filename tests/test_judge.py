@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from kerncfg.evidence.judge import Difference, Limits, judge, number, relative_error
+from kerncfg.evidence.judge import Difference, Limits, judge, judge_rows, number, relative_error
 
 THRESHOLDS = {
     "float64": {"slack": 8.0, "floor": 1.5e-14, "gain": 1.5e-14, "share": 1.0},
@@ -171,10 +171,11 @@ def test_another_kind_of_tensor_fails(kernel: torch.Tensor, reason: str) -> None
     assert judged(torch.ones(2, 3), kernel, None).reasons == (reason,)
 
 
-def test_a_dtype_without_thresholds_says_so() -> None:
+def test_a_dtype_without_thresholds_is_judged_by_equality() -> None:
     values = torch.ones(4, dtype=torch.float32)
     found = judge("output", values, values + 1, None, {})
-    assert found.reasons == ("output: policy.verify.thresholds says nothing about float32",)
+    assert found.reasons == ("output: 4 of 4 values differ, and policy.verify.thresholds says nothing about float32",)
+    assert judge("output", values, values.clone(), None, {}).passed
 
 
 def test_a_lower_share_lets_single_values_be_wrong() -> None:
@@ -210,3 +211,81 @@ def test_the_relative_error_looks_at_finite_values_only() -> None:
     values = torch.tensor([3.0, math.nan, 4.0])
     assert relative_error(values * 1.1, values) == pytest.approx(0.1)
     assert relative_error(torch.zeros(3), torch.zeros(3)) == 0
+
+
+def test_sparse_tensors_are_compared_by_their_values() -> None:
+    values = torch.eye(20)
+    assert judged(values.to_sparse(), values.to_sparse(), values.to_sparse()).passed
+    assert not judged(values.to_sparse(), (values * 2).to_sparse(), None).passed
+    assert judged(values, values.to_sparse(), None).reasons == (
+        "output: layout is torch.sparse_coo, the original's torch.strided",
+    )
+
+
+def test_nested_tensors_are_compared_by_their_values() -> None:
+    one, other = (
+        torch.nested.nested_tensor([torch.ones(2) * size, torch.ones(3)], layout=torch.jagged) for size in (1, 2)
+    )
+    assert judged(one, one.clone(), None).passed
+    assert not judged(one, other, None).passed
+
+
+def test_what_holds_no_values_cannot_be_compared() -> None:
+    empty = torch.ones(3, device="meta")
+    assert judged(empty, empty, None).reasons == (
+        "output: the original's is on the meta device, and cannot be compared",
+    )
+
+
+def test_float8_is_judged_by_equality() -> None:
+    values = truth(4, 32).to(torch.float8_e4m3fn)
+    assert judged(values, values.clone(), truth(4, 32)).passed
+    assert "says nothing about float8_e4m3fn" in judged(values, (-truth(4, 32)).to(values.dtype), None).reasons[0]
+
+
+def rows(original: torch.Tensor, kernel: torch.Tensor, exact: torch.Tensor | None, *others: torch.Tensor) -> Difference:
+    return judge_rows("output", original, kernel, exact, others, THRESHOLDS, ())
+
+
+def test_a_row_is_judged_as_one() -> None:
+    exact = truth(8, 64)
+    original, kernel = (exact + 1e-4 * noise for noise in (truth(64, 8).T, truth(8, 64).flip(0)))
+    spiked = kernel.clone()
+    spiked[2, 3] += 2e-3  # 20 times what is usual, in one value of a row
+    assert rows(original.float(), spiked.float(), exact).passed
+    assert not judged(original.float(), spiked.float(), exact).passed
+    assert rows(original.float(), (kernel + (torch.arange(8) == 5)[:, None]).float(), exact).reasons == (
+        "output: 1 of 8 rows are out of tolerance",
+    )
+
+
+def test_others_that_are_as_far_off_excuse_a_row() -> None:
+    exact = truth(8, 64)
+    kernel, other = ((exact + size * truth(8, 64).flip(0)).float() for size in (1e-2, -2e-2))
+    assert not rows(exact.float(), kernel, exact).passed
+    assert rows(exact.float(), kernel, exact, other).passed
+    assert not rows(exact.float(), kernel, None).passed
+    assert rows(exact.float(), kernel, None, other).passed
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_row_that_is_not_finite_in_the_kernel_alone_fails(value: float) -> None:
+    exact = truth(8, 64)
+    kernel = exact.float()
+    kernel[1, 1] = value
+    assert not rows(exact.float(), kernel, exact).passed
+    assert rows(kernel, kernel.clone(), exact).passed
+
+
+def test_the_loosest_dtype_of_the_model_sets_the_floor() -> None:
+    exact = truth(8, 64)
+    arguments = ("output", exact.float(), (exact * 1.004).float(), exact, (), THRESHOLDS)
+    assert not judge_rows(*arguments, [torch.float32]).passed
+    assert judge_rows(*arguments, [torch.bfloat16]).passed
+
+
+def test_whole_numbers_have_no_tolerance_but_for_what_one_rounding_changes() -> None:
+    one, other = torch.arange(4), torch.arange(4).flip(0)
+    assert rows(one, one.clone(), None).passed
+    assert not rows(one, other, None).passed
+    assert rows(one, other, None, other).passed

@@ -8,8 +8,8 @@ from torch import nn
 
 from kerncfg.applier.adapters.torch import TorchAdapter, kernel_layer
 from kerncfg.applier.apply import apply
-from kerncfg.applier.match import claims, glob
-from kerncfg.errors import ApplyError, ConflictError
+from kerncfg.applier.match import claims, glob, offered
+from kerncfg.errors import ApplyError, ConflictError, KerncfgWarning
 from tests.planning import plan, step
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def test_a_match_beats_a_name() -> None:
 
 
 def test_two_matches_on_one_module_are_a_conflict_that_names_both() -> None:
-    with pytest.raises(ConflictError, match=r"norm \(Norm\) is taken by kernels.a and kernels.b"):
+    with pytest.raises(ConflictError, match=r"norm \(Norm\) is taken by kernels.a \(kernels.yaml:3\) and kernels.b \("):
         taken(model(), row("a", {"path": "norm"}), row("b", {"class": "No*"}, "layers.**"))
 
 
@@ -156,7 +156,27 @@ def test_the_report_says_which_matcher_hit() -> None:
 def test_a_match_without_sites_names_the_nearest_classes() -> None:
     steps = [row("Norm"), row("any", {"class": "*Nrom"})]
     notes = apply(plan(*steps), model()).report.notes
-    assert notes == ("kernels.any: no module matches class *Nrom; the model has Norm (3)",)
+    assert notes == ("kernels.any: no module matches class *Nrom, said at kernels.yaml:3; the model has Norm (3)",)
+
+
+def test_a_match_by_type_without_sites_names_the_nearest_types_as_they_are_imported() -> None:
+    root = nn.Sequential(nn.RMSNorm(2), nn.Linear(2, 2), Norm())
+    with pytest.warns(KerncfgWarning, match="no module matches type") as caught:
+        notes = apply(plan(row("any", {"type": "torch.nn.RMSNrom"})), root).report.notes
+    near = f"the model has torch.nn.RMSNorm (1), {__name__}.Norm (1)"
+    assert notes == (f"kernels.any: no module matches type torch.nn.RMSNrom, said at kernels.yaml:3; {near}",)
+    assert str(caught[0].message).count("kernels.any") == 1
+
+
+@pytest.mark.parametrize(("cls", "name"), [(nn.RMSNorm, "torch.nn.RMSNorm"), (Norm, f"{Norm.__module__}.Norm")])
+def test_a_type_is_named_as_it_is_imported(cls: type, name: str) -> None:
+    assert offered(cls) == name
+
+
+def test_a_match_without_sites_is_an_error_under_strict() -> None:
+    steps = [row("any", {"class": "*Norm", "path": "nowhere.*"}), row("Norm")]
+    with pytest.raises(ApplyError, match=r"policy.strict: .* kernels.any: no module matches class \*Norm, path"):
+        apply(plan(*steps, strict=True), model())
 
 
 def test_a_row_that_matches_functions_is_refused() -> None:

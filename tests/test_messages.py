@@ -17,7 +17,9 @@ CASES: list[dict[str, Any]] = yaml.safe_load((Path(__file__).parent / "data/erro
 
 
 def _said(case: dict[str, Any]) -> str:
-    (folder := Path(case.get("folder", "my"))).name == "my" and folder.mkdir()
+    folder = Path(case.get("folder", "my"))
+    if "folder" not in case:
+        folder.mkdir()
     for name, text in case.get("files", {}).items():
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_text(text, encoding="utf-8")

@@ -147,8 +147,9 @@ def test_exactly_one_form_is_said(said: dict[str, Any]) -> None:
 
 
 def test_a_device_that_is_not_here_is_refused() -> None:
-    error = refusal(node(), detect({"device": "tpu"}))
-    assert (error.issues[0].path, error.issues[0].hint) == ("target", "write target=auto")
+    with pytest.raises(SourceError, match="target: this machine cannot hold a model on tpu") as caught:
+        build(node(), detect({"device": "tpu"}))
+    assert caught.value.hint == "write target=auto"
 
 
 def test_without_transformers_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,6 +230,11 @@ def test_a_factory_file_with_a_fault_is_one_sentence(here: Path) -> None:
 def test_a_misspelt_factory_function_is_told_the_nearest(here: Path) -> None:
     said = factory(here, "return nn.Linear(3, 2)")
     assert refusal({**said, "factory": "python:mine:made"}).issues[0].hint == "did you mean make?"
+
+
+def test_a_factory_function_that_is_like_none_is_told_those_of_the_module(here: Path) -> None:
+    said = factory(here, "return nn.Linear(3, 2)")
+    assert refusal({**said, "factory": "python:mine:build"}).issues[0].hint == "there are make"
 
 
 def test_a_factory_that_names_no_function_is_told_the_form() -> None:

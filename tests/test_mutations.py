@@ -1,10 +1,10 @@
-"""Whatever is wrong with what it is given, the compiler makes a plan or says what is wrong; it never breaks or hangs."""
+"""Whatever it is given, the compiler makes a plan or says what is wrong; it never breaks or hangs."""
 
 from __future__ import annotations
 
 import time
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,10 +12,12 @@ from kerncfg.compiler.compose import compose
 from kerncfg.compiler.normalise import normalise
 from kerncfg.compiler.resolve import resolve
 from kerncfg.compiler.schema import validate
-from kerncfg.documents.plan import Plan
 from kerncfg.errors import ConfigError, ResolutionError
 from tests.builders import locked, request
 from tests.mutating import command_line, mutated
+
+if TYPE_CHECKING:
+    from kerncfg.documents.plan import Plan
 
 PARTS = 4
 

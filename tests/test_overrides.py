@@ -58,6 +58,8 @@ REWRITTEN = {
     "trust.repositories.acme/norms=true": ["++trust.repositories={acme/norms:true}"],
     "trust.repositories.acme/norms.v2=true": ["++trust.repositories={acme/norms.v2:true}"],
     "~trust.repositories.acme/norms": ["++trust.repositories={acme/norms:false}"],
+    # what Hydra's sweeper makes of them
+    "++kernels.X.cuda=a/b\\:C": ["++kernels.X.cuda=a/b\\:C"],
     # texts in brackets
     "kernels.X.cuda=[a/b@>=2:C, ~/d:E, null]": ["++kernels.X.cuda=['a/b@>=2:C', '~/d:E', null]"],
     "+kernels.X={cuda: {kernel: a/b:C, version: >=2}, cpu: [{kernel: ~/d:E}]}": [
@@ -70,6 +72,7 @@ REWRITTEN = {
     "~inherited": ["kernels@inherited=none"],
     "~experiment": ["~experiment"],
     "~model": ["~model"],
+    "~model\n": ["~model"],
     # sweeps
     "kernels=none,bundled": ["kernels=none,bundled"],
     "kernels.X.cuda=a/b@>=1,<2:C,c/d@>=3:E": ["++kernels.X.cuda='a/b@>=1,<2:C','c/d@>=3:E'"],
@@ -103,6 +106,11 @@ REFUSED = {
     "kernels.X.cuda={cpu: [a/b:C}": "cannot read {cpu: [a/b:C}",
     "kernels.X.cuda=[a/b@>=2,<3:C]": "in a file the comma in a/b@>=2,<3:C would end the text",
     "kernels.X={version: >=2,<3, kernel: a/b:C}": "in a file the comma in >=2,<3 would end the text",
+    "kernels.on.cuda=a/b:C": "the key on is a boolean in YAML, expected text",
+    "kernels.0123456=a/b:C": "the key 0123456 is a number in YAML, expected text",
+    "kernels.~=a/b:C": "the key ~ is null in YAML, expected text",
+    "kernels.X.cuda=a\\,b": "\\, is one character on the command line, in a file it would be two",
+    "kernels.X.cuda=\\\\host\\k:K": "is one character on the command line",
     "kernels.X.cuda='a": "cannot read 'a",
     "kernels.X.cuda=nope(a)": "cannot read nope(a)",
 }
@@ -119,6 +127,8 @@ DIFFERENT = {
     "model.config.x=inf": "model.config.x=\"'inf'\"",
     "kernels.X.cuda=nULL": "kernels.X.cuda=\"'nULL'\"",
     "kernels.X.exclude=[yes,a.b]": "'yes'",
+    "kernels.X.exclude=[a: b]": "'a: b'",
+    "model.config.x=[inf, 1]": "'inf'",
     "kernels.X.when={config.hidden_act: off}": "'off'",
 }
 

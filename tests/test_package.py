@@ -103,3 +103,56 @@ def test_someone_elses_hydra_application_sees_the_groups(installed: Path, tmp_pa
     (tmp_path / "app.py").write_text(APPLICATION, encoding="utf-8")
     said = _run(installed, "app.py", "+kernels=bundled", "hydra.output_subdir=null", cwd=tmp_path)
     assert "RMSNorm" in said
+
+
+@pytest.fixture
+def users(tmp_path: Path) -> Path:
+    """An empty working directory but for the user's own groups, which build on the packaged ones."""
+    folder = tmp_path / "my_conf"
+    for group in ("kernels", "experiment", "trust"):
+        (folder / group).mkdir(parents=True)
+    (folder / "kernels/mine.yaml").write_text("defaults: [bundled, _self_]\nSiLU: org/act@v1:Silu\nGELU: ./mine:Gelu\n")
+    (folder / "trust/mine.yaml").write_text("defaults: [default, _self_]\npublishers: {org: true}\n")
+    (folder / "experiment/mine.yaml").write_text(
+        "# @package _global_\ndefaults:\n  - override /kernels: mine\n  - override /trust: mine\n"
+        "  - override /target: h100\n  - override /kernels@inherited: none\n"
+    )
+    return folder
+
+
+def test_presets_experiments_and_the_users_own_files_work_together(installed: Path, users: Path) -> None:
+    said = ["--json", "--config-dir", "my_conf", "experiment=mine", "policy=strict", "~kernels.SwiGLUMLP"]
+    plan = json.loads(_run(installed.with_name("kerncfg"), "plan", *said, cwd=users.parent))
+    origins = {
+        step["name"]: [each["origin"] for each in [*modes["choices"], *modes["rejected"]] if each["origin"]]
+        for step in plan["steps"]
+        for modes in [step["modes"]["inference"]]
+    }
+    assert origins == {
+        "GELU": ["my_conf/kernels/mine.yaml:3"],
+        "RMSNorm": ["preset: kernels/bundled.yaml:5"],
+        "SiLU": ["my_conf/kernels/mine.yaml:2"],
+    }
+    assert f"{users}/kernels/mine:Gelu" in json.dumps(plan)  # from the file's folder, not the working directory
+
+
+def test_an_unknown_option_tells_both_places_that_were_looked_in(installed: Path, users: Path) -> None:
+    script = "import kerncfg; kerncfg.plan('kernels=mien', config_dir='my_conf')"
+    done = subprocess.run([installed, "-c", script], cwd=users.parent, capture_output=True, text=True, timeout=240)
+    said = done.stderr
+    assert "looked in my_conf and /" in said
+    assert "did you mean mine? there are bundled, default, liger, mine, none, reference" in said
+
+
+def test_all_of_it_works_inside_someone_elses_hydra_job_and_in_eight_threads(
+    installed: Path, users: Path, tmp_path: Path
+) -> None:
+    application = CHECKOUT / "tests/apps/foreign/app.py"
+    said = _run(installed, application, "my_conf", "lr=0.2", "hydra.run.dir=made", cwd=tmp_path)
+    assert json.loads(said) == {
+        "lr": 0.2,
+        "rows": ["GatedMLP", "RMSNorm"],
+        "steps": ["GatedMLP", "RMSNorm"],
+        "threads_agree": True,
+        "job": "app",
+    }

@@ -11,7 +11,7 @@ import pytest
 from kerncfg.documents.config import KernelRef, Match, Trust
 from kerncfg.documents.plan import SCHEMA, Bind, Choice, Keep, Kernel, ModePlan, Plan, Rejection, Step
 from kerncfg.documents.target import Mode
-from kerncfg.errors import IntegrityError, LockError
+from kerncfg.errors import ConfigError, IntegrityError, LockError
 from tests.builders import A, target
 
 COMMIT = "0" * 39 + "1"
@@ -105,7 +105,7 @@ def test_a_plan_as_data_has_the_keys_that_others_rely_on() -> None:
                                 "variant": None,
                                 "digest": None,
                                 "conditions": {"dtype": ["bfloat16"]},
-                                    "needs": {},
+                                "needs": {},
                                 "origin": "my.yaml:3",
                                 "reason": "chosen for cuda",
                             }
@@ -227,7 +227,12 @@ def test_a_plan_shows_how_much_it_swaps() -> None:
 def test_a_step_is_found_by_its_name() -> None:
     made = plan(bind(), KEEP)
     assert made.step("SiLU") == KEEP
-    assert made.step("GELU") is None
+
+
+def test_a_step_that_is_not_there_is_answered_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="no row is named 'RMSNrom'") as caught:
+        plan(bind(), KEEP).step("RMSNrom")
+    assert caught.value.issues[0].hint == "did you mean RMSNorm?"
 
 
 def test_a_step_gives_each_kernel_once_and_not_the_original() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
 
-from kerncfg.compiler.reading import MAX_VALUES, Place, parse, read, scalar
+from kerncfg.compiler.reading import MAX_VALUES, Place, kind_of_key, parse, read, scalar
 from kerncfg.compiler.tree import Node, Origins
 from kerncfg.errors import ConfigError
 
@@ -111,6 +113,9 @@ def test_a_key_that_yaml_did_not_take_for_text_is_refused_with_its_characters() 
         ("A: !mine [1]", "the tag !mine is not read here, expected plain YAML"),
         ("A: !mine {b: 1}", "the tag !mine is not read here, expected plain YAML"),
         ("A: !!binary aGk=", "the tag !!binary is not read here, expected plain YAML"),
+        ("A: !!int x\n", "'x' is no int"),
+        ("A: !!int ''\n", "'' is no int"),
+        ("A: !!bool maybe\n", "'maybe' is no bool"),
         ("A: b\n---\nC: d\n", "two documents in one file"),
         ("- a\n", "the file holds a list, expected a map"),
         ("hello\n", "the file holds one value, expected a map"),
@@ -132,6 +137,43 @@ def test_a_key_that_yaml_did_not_take_for_text_is_refused_with_its_characters() 
 def test_what_is_no_plain_yaml_is_refused(text: str, message: str) -> None:
     (fault,) = faults(text)
     assert message in fault
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("on", "a boolean"),
+        ("1e5", "a number"),
+        ("~", "null"),
+        ("RMSNorm", None),
+        ("", None),
+        ("a: b", None),
+        ("&a b", None),
+    ],
+)
+def test_what_a_name_would_be_as_a_key_is_told(name: str, kind: str | None) -> None:
+    assert kind_of_key(name) == kind
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("a b", "a b"),
+        ("inf", "inf"),
+        ("0123456", 42798),
+        ("a: b", {}),
+        ("?A", {}),
+        ("[", None),
+        ("!!int ", None),
+        ("a, b", None),
+    ],
+)
+def test_a_text_inside_brackets_is_read_as_yaml_reads_it_there(text: str, value: Any) -> None:
+    if value is None:
+        with pytest.raises(ValueError, match=re.escape(text)):
+            scalar(text, inside=True)
+    else:
+        assert scalar(text, inside=True) == value
 
 
 def test_as_many_values_as_a_large_mapping_has_are_no_bomb() -> None:

@@ -353,7 +353,7 @@ def test_every_row_without_a_kernel_is_in_one_error() -> None:
 )
 def test_a_row_that_has_something_to_run_does_not_fail(said: Any) -> None:
     rows = {"N": said}
-    assert plan(rows, policy={"fallback": "error"}).step("N") is not None
+    assert plan(rows, policy={"fallback": "error"}).step("N").own
 
 
 def test_a_row_that_may_not_fall_back_has_no_original_after_its_kernels() -> None:

@@ -58,15 +58,18 @@ ACCEPTED: dict[str, Any] = {
 
 # What is refused: the same as data, what every message by characters holds, and what the message about data holds.
 REFUSED: dict[str, tuple[Any, str, str]] = {
-    "{kernel: a/b:C, revision: 61e9540}": ({"kernel": "a/b:C", "revision": math.inf}, "61e9540 is a number", "a number"),
+    "{kernel: a/b:C, revision: 61e9540}": ({"kernel": "a/b:C", "revision": math.inf}, "61e9540 is a number",
+    "a number"),
     "{kernel: a/b:C, revision: 0123456}": ({"kernel": "a/b:C", "revision": 42798}, "0123456", "42798 is a number"),
     "{kernel: a/b:C, revision: 12e5}": ({"kernel": "a/b:C", "revision": 12e5}, "12e5 is a number", "a number"),
     "{kernel: a/b:C, revision: 0x1f}": ({"kernel": "a/b:C", "revision": 31}, "0x1f", "31 is a number"),
-    "{kernel: a/b:C, version: true}": ({"kernel": "a/b:C", "version": True}, "true is a boolean", "true is a boolean"),
+    "{kernel: a/b:C, version: true}": ({"kernel": "a/b:C", "version": True}, "true is a boolean",
+    "true is a boolean"),
     "{kernel: a/b:C, version: on}": ({"kernel": "a/b:C", "version": True}, "on", "true is a boolean"),
     "{kernel: a/b:C, version: 1.10}": ({"kernel": "a/b:C", "version": 1.1}, "1.10 is a number", "1.1 is a number"),
     "{kernel: a/b:C, version: 3, revision: main}": (
-        {"kernel": "a/b:C", "version": 3, "revision": "main"}, "found both version and revision", "found both version",
+        {"kernel": "a/b:C", "version": 3, "revision": "main"}, "found both version and revision",
+        "found both version",
     ),
     "1.10": (1.1, "1.10 is a number", "1.1 is a number"),
     "1234567": (1234567, "1234567 is a number", "1234567 is a number"),

@@ -18,12 +18,26 @@ MEASURES: dict[str, Any] = {
     "within": 1.0,
     "repeatable": True,
 }
-WHOLE: dict[str, Any] = {"mode": "inference", "max_abs": 0.0, "max_rel": 0.0, "identical": 1.0, "within": 1.0}
+WHOLE: dict[str, Any] = {
+    "mode": "inference",
+    "reference": "float64",
+    "max_abs": 0.0,
+    "max_rel": 0.0,
+    "identical": 1.0,
+    "within": 1.0,
+}
 
 
 def row(**said: Any) -> Row:
     usual: dict[str, Any] = {"name": "RMSNorm", "path": "a.norm", "sites": 1, "kernel": "builtin:RMSNorm"}
-    where = {"modes": ("inference",), "device": "cpu", "dtype": "float32", "reference": "float64", "hazards": ()}
+    where = {
+        "modes": ("inference",),
+        "device": "cpu",
+        "dtype": "float32",
+        "shape": "2x8",
+        "reference": "float64",
+        "hazards": (),
+    }
     verdict = {"passed": True, "reason": None, "backward": None, "backward_reason": "training runs the original"}
     return Row(**{**usual, **where, **verdict, **MEASURES, **said})
 
@@ -54,11 +68,12 @@ def test_the_table_of_a_verification_shows_every_row_and_the_model() -> None:
     backward = Check(passed=False, reason="why", **MEASURES)
     whole = Whole(passed=True, reason=None, **WHOLE)
     rows = (row(), row(path="b.norm", sites=3, passed=False, reason="off", backward=backward))
-    head, first, second, model, reason, backwards = str(Verification(rows=rows, model=whole)).splitlines()
-    assert head.split()[:3] == ["name", "path", "kernel"]
-    assert first.split()[:5] == ["RMSNorm", "a.norm", "builtin:RMSNorm", "inference", "yes"]
+    head, first, second, model, within, reason, backwards = str(Verification(rows=rows, model=whole)).splitlines()
+    assert head.split()[:3] == ["name", "path", "shape"]
+    assert first.split()[:6] == ["RMSNorm", "a.norm", "2x8", "builtin:RMSNorm", "inference", "yes"]
     assert "b.norm and 2 more" in second and second.split()[-1] == "NO"
     assert model.split()[:3] == ["model", "inference", "yes"]
+    assert within.startswith("within: ")
     assert reason == "b.norm: off"
     assert backwards == "b.norm: why"
 
@@ -68,12 +83,25 @@ def test_a_measurement_that_could_not_be_made_does_not_pass() -> None:
     good = TimedModel(mode="inference", runs=9, training=Timing(**timing), **timing)
     assert Measurement(rows=(), model=good).passed
     assert not Measurement(rows=(), model=TimedModel(mode="inference", reason="raised")).passed
-    assert len(str(Measurement(rows=(), model=good)).splitlines()) == 3
+    assert len(str(Measurement(rows=(), model=good)).splitlines()) == 4
+
+
+def test_a_difference_inside_the_spread_is_printed_as_the_same() -> None:
+    timing: dict[str, Any] = {"original_s": 1.0, "kernel_s": 1.0, "speedup": 1.0, "spread": 0.1, "verdict": "none"}
+    model = TimedModel(mode="inference", runs=9, **timing)
+    lines = str(Measurement(rows=(), model=model)).splitlines()
+    assert lines[1].split()[-1] == "same"
+    assert "same: it is no further from 1 than that" in lines[-1]
+    assert model.to_dict()["verdict"] == "none"
+
+
+def test_nothing_to_show_is_no_table() -> None:
+    assert str(Measurement(rows=(), model=None, notes=("nothing is swapped",))) == "nothing is swapped"
 
 
 def test_what_a_kernel_did_besides_computing_is_printed() -> None:
     odd = row(hazards=("backward wrote to the gradient",), repeatable=False, reference="none: the original is random")
-    assert str(Verification(rows=(odd,), model=None)).splitlines()[2:] == [
+    assert str(Verification(rows=(odd,), model=None)).splitlines()[3:] == [
         "a.norm: hazard: backward wrote to the gradient",
         "a.norm: not repeatable: two runs on the same inputs gave different bits",
         "a.norm: none: the original is random",

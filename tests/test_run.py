@@ -8,6 +8,7 @@ import yaml
 
 from kerncfg.cli import main
 from kerncfg.compiler.schema import validate
+from tests.builders import kernel_folder
 
 SMALL = (
     "model.config.num_hidden_layers=2",
@@ -59,8 +60,61 @@ def test_a_run_prints_plan_report_verification_and_measurement(capsys: pytest.Ca
 def test_a_run_as_json_prints_nothing_but_data(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("run", "--json", "kernels=bundled", *SMALL) == 0
     data = json.loads(capsys.readouterr().out)
-    assert data["passed"] is True
-    assert set(DOCUMENTS) <= set(data)
+    validate(data, "run")
+    (made,) = data["runs"]
+    assert made["passed"] is True
+    assert set(DOCUMENTS) <= set(made)
+
+
+def test_a_run_that_fails_has_its_error_in_its_data(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("run", "--json", "model.architecture=Qwen3ForCausalLMM", *SMALL) == 1
+    data = json.loads(capsys.readouterr().out)
+    validate(data, "run")
+    assert data["runs"][0]["error"]["issues"][0]["file"] == "override: model.architecture=Qwen3ForCausalLMM"
+    assert data["runs"][0]["report"] is None
+
+
+def test_a_row_that_swaps_nothing_is_told_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = ("kernels=bundled", "kernels.RMSNrom.cpu=builtin:RMSNorm")
+    assert call("run", *rows, *SMALL) == 0
+    *_, told, passed = capsys.readouterr().out.splitlines()
+    assert told.startswith("nothing swapped: kernels.RMSNrom: no layer RMSNrom, said at override: ")
+    assert passed.startswith("passed: ")
+    assert call("run", *rows, "policy=strict", *SMALL) == 1
+    assert "policy.strict: rows that swap nothing: kernels.RMSNrom: " in capsys.readouterr().err
+
+
+def test_rows_that_swap_nothing_for_one_reason_share_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [f"kernels.{name}.cuda=builtin:RMSNorm" for name in "ABCDE"]
+    assert call("run", *(f"{row}" for row in rows), "kernels.RMSNorm.cuda=builtin:RMSNorm", *SMALL) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("nothing swapped: ")]
+    assert any(line == "nothing swapped: kernels.RMSNorm: no row for cpu" for line in lines)
+
+
+def test_where_a_model_cannot_be_built_the_place_of_the_value_is_told(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "my" / "model").mkdir(parents=True)
+    (folder / "my" / "model" / "mine.yaml").write_text("factory: python:nowhere:make\n")
+    assert call("run", "--config-dir", "my", "model=mine") == 1
+    assert "error: my/model/mine.yaml:1:10: model.factory: there is no module 'nowhere'" in capsys.readouterr().err
+    (folder / "raises_when_called.py").write_text("def make():\n    raise ValueError('no such size')\n")
+    word = "model={factory: python:raises_when_called:make}"
+    assert call("run", word) == 3
+    assert f"error: override: {word}: model.factory: python:raises_when_called:make raised" in capsys.readouterr().err
+
+
+def test_a_device_that_is_not_here_is_a_matter_of_the_environment(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("run", "target={device: tpu}", *SMALL) == 3
+    assert "target: this machine cannot hold a model on tpu" in capsys.readouterr().err
+
+
+def test_a_policy_may_make_a_kernel_that_fails_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    row = f"kernels.RMSNorm.cpu={FAULTS}:WeightOffset"
+    assert call("run", row, "policy.verify.on_fail=error", *SMALL) == 1
+    captured = capsys.readouterr()
+    assert f"error: verification failed, and policy.verify.on_fail is error: RMSNorm ({FAULTS}:Weigh" in captured.err
+    assert f"RMSNorm ({FAULTS}:WeightOffset) failed verification: its speed means nothing" in captured.out
 
 
 def test_a_sweep_makes_a_folder_for_each_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,6 +123,22 @@ def test_a_sweep_makes_a_folder_for_each_run(folder: Path, capsys: pytest.Captur
     assert len(made) == 2
     swapped = [json.loads((each / "report.json").read_text())["counts"]["swapped"] for each in made]
     assert swapped == [0, 9]
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith("run ") and " of 2: " in line] == [
+        "run 1 of 2: kernels=none", "run 2 of 2: kernels=bundled",
+    ]  # fmt: skip
+    head, first, second = (line.split() for line in lines[-3:])
+    assert head == ["run", "overrides", "swapped", "passed", "model", "speedup", "folder"]
+    assert first[:5] == ["1", "kernels=none", "0", "yes", "-"]
+    assert second[:4] == ["2", "kernels=bundled", "9", "yes"]
+    assert Path(second[-1]) == made[1].relative_to(folder)
+
+
+def test_a_sweep_as_json_has_the_shape_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("run", "-m", "--json", "kernels=none,bundled", *SMALL) == 0
+    data = json.loads(capsys.readouterr().out)
+    validate(data, "run")
+    assert [made["swept"] for made in data["runs"]] == [["kernels=none"], ["kernels=bundled"]]
 
 
 def test_gemma_norms_are_not_touched_by_the_row_for_rmsnorm(folder: Path) -> None:
@@ -94,6 +164,17 @@ def test_a_kernel_that_computes_something_else_fails_the_run(
 def test_the_true_kernel_in_a_folder_of_ones_own_passes(folder: Path) -> None:
     assert call("run", f"kernels.RMSNorm.cpu={FAULTS}:Faithful", *SMALL) == 0
 
+
+NORM = """
+import torch
+from torch import nn
+
+class Norm(nn.Module):
+    def forward(self, hidden_states):
+        wide = hidden_states.float()
+        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+        return self.weight * wide.to(hidden_states.dtype)
+"""
 
 PLAIN = """
 import torch
@@ -152,3 +233,39 @@ def test_an_error_in_a_job_is_a_sentence_and_an_exit_code(capsys: pytest.Capture
     captured = capsys.readouterr()
     assert "Qwen3ForCausalLM" in captured.err
     assert "Traceback" not in captured.err + captured.out
+
+
+def test_a_sweep_of_a_model_given_as_a_map_runs(folder: Path) -> None:
+    (folder / "plain_model_swept.py").write_text(PLAIN)
+    model = "model={factory: python:plain_model_swept:make, dtype: float32, seed: 0, batch: 2, sequence: 8}"
+    assert call("run", "-m", model, "kernels=none,bundled", "inherited=none") == 0
+    assert len(runs(folder)) == 2
+
+
+def test_what_a_kernel_prints_is_no_part_of_the_data(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kernel = kernel_folder(folder / "loud", "print('loud')\n" + NORM)
+    (folder / "plain_model_loud.py").write_text(PLAIN)
+    model = "model={factory: python:plain_model_loud:make, dtype: float32, seed: 0, batch: 2, sequence: 8}"
+    row = f"kernels.norm={{match: {{class: MyRMSNorm}}, cpu: '{kernel}:Norm'}}"
+    assert call("run", "--json", model, row, "inherited=none") == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["runs"][0]["report"]["counts"]["swapped"] == 1
+    assert "loud" in captured.err
+
+
+def test_a_folder_that_cannot_be_made_is_a_sentence(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "taken").write_text("")
+    assert call("run", *SMALL, "hydra.run.dir=taken/run") == 3
+    err = capsys.readouterr().err
+    assert "the run's folder cannot be written" in err
+    assert "hint: choose another with hydra.run.dir=FOLDER" in err
+    assert "Traceback" not in err
+
+
+def test_the_composed_config_of_a_run_is_the_one_that_ran(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("kernels=bundled", "inherited=none", "kernels.RMSNorm.cpu.inference.dtype=float32", *SMALL)
+    assert call("run", *words) == 0
+    capsys.readouterr()
+    assert call("show", *words) == 0
+    (made,) = runs(folder)
+    assert (made / "config.yaml").read_text() == capsys.readouterr().out

@@ -106,6 +106,7 @@ BAD_ROWS: list[tuple[Any, list[tuple[str, str, str]]]] = [
     ({"kernel": "a/b:C", "version": 1.1}, [("X.version", "1.1 is a number", "write version: '==1.1'")]),
     ({"kernel": "a/b:C", "version": -1}, [("X.version", "found -1, expected at least 0", "write version: 0")]),
     ({"kernel": "a/b:C", "version": "2.x"}, [("X.version", "found '2.x', expected comparisons such as", "")]),
+    ({"kernel": "a/b:C", "version": "3"}, [("X.version", "found '3'", "write version: 3 without quotes")]),
     ({"kernel": "a/b:C", "version": True}, [("X.version", "true is a boolean", "write version: 3")]),
     (
         {"kernel": "a/b:C", "revision": 12},
@@ -237,6 +238,13 @@ def test_the_cure_for_a_number_that_should_be_text_is_accepted() -> None:
     (issue,) = issues("target.capability=9.0")
     assert issue.hint == "write target.capability=\"'9.0'\""
     assert issues("target.capability='9.0'") == []
+
+
+@pytest.mark.parametrize("key", [1, True, None, 1.5, ("a", "b")])
+def test_a_key_of_a_document_given_as_data_is_text(key: Any) -> None:
+    (issue,) = rows({"cuda": [{"kernel": "a/b:C", "when": {key: 1}}], "fallback": "eror"})
+    assert issue.path == f"X.cuda.0.when.{key}"
+    assert issue.message == f"the key {key!r} is a {type(key).__name__}, expected text"
 
 
 def test_faults_of_all_nodes_are_told_in_one_run() -> None:

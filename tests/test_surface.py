@@ -29,7 +29,7 @@ OPTIONS = {
     "diff": ["--json"],
     "doctor": ["--json"],
     "explain": ["--config-dir", "--json", "--trust"],
-    "plan": ["--config-dir", "--json", "--output", "--trust"],
+    "plan": ["--all", "--config-dir", "--json", "--output", "--trust"],
     "run": ["--config-dir", "--json", "--multirun", "--trust"],
     "schema": ["--json"],
     "show": ["--config-dir", "--json"],

@@ -17,7 +17,7 @@ def test_each_thing_a_name_may_run_is_one_line_and_the_first_shows_the_name() ->
     lines = table.lines([step("Norm", [choice("A", dtype=["bfloat16"])], rejected=[REFUSED])])
     assert [line.cells() for line in lines] == [
         ("Norm", "python:tests.fakes:A", "all modes", "chosen for cpu, if dtype is bfloat16", "kernels.yaml:3"),
-        ("", "else original", "all modes", "", ""),
+        ("", "else original", "all modes", "fallback: the original", ""),
         ("", "not org/a@v1:A", "all modes", "no build fits", "mine.yaml:4"),
     ]
     assert [line.tone for line in lines] == ["kernel", "else", "refused"]
@@ -33,11 +33,34 @@ def test_modes_that_run_the_same_share_a_line() -> None:
     assert lines[2].tone == "original"
 
 
-def test_inherited_names_that_keep_the_original_share_a_sentence_for_each_reason() -> None:
+def test_modes_without_a_kernel_share_a_line_whose_reason_names_them() -> None:
+    made = kerncfg.plan("inherited=none", "target=cpu", "kernels.N.cpu={inference: builtin:RMSNorm}")
+    last = table.lines(made.steps)[-1]
+    modes = "training, inference_compile, training_compile"
+    assert last.cells() == ("", "original", modes, f"the row names no kernel for {modes} on cpu", "")
+
+
+def test_what_is_switched_off_says_why() -> None:
+    made = kerncfg.plan("inherited=none", "target=cpu", "kernels.N=builtin:RMSNorm", "enabled=false")
+    assert [line.cells()[1:4] for line in table.lines(made.steps)] == [
+        ("original", "all modes", "kernels are switched off: enabled is false")
+    ]
+
+
+def test_inherited_names_that_keep_the_original_are_counted_by_reason() -> None:
+    steps = [step(name, "original", own=False, reason="no row for cpu") for name in ("A", "B")]
+    assert table.kept(steps[:1]) == ["inherited: 1 name keeps the original (1 no row for cpu)"]
+    steps += [step(name, "original", own=False, reason=f"{name} is odd") for name in ("C", "D", "E")]
+    told = "2 no row for cpu, 1 C is odd, 2 for other reasons"
+    assert table.kept(steps) == [f"inherited: 5 names keep the original ({told})"]
+    assert table.kept([]) == []
+
+
+def test_inherited_names_that_keep_the_original_share_a_sentence_for_each_reason_if_all_are_wanted() -> None:
     steps = [step(name, "original", own=False, reason="no row for cpu") for name in ("A", "B")]
     steps.append(step("C", "original", own=False, rejected=[REFUSED]))
     assert table.lines(steps) == []
-    assert table.kept(steps) == [
+    assert table.kept(steps, names=True) == [
         "inherited, original kept (no build fits): C",
         "inherited, original kept (no row for cpu): A, B",
     ]
@@ -60,10 +83,10 @@ def test_a_plan_prints_as_a_plain_table() -> None:
     made = plan(step("Norm", "A"), step("SiLU", "original", own=False, reason="no row for cpu"))
     assert str(made) == (
         f"plan {made.digest[:12]} for cpu, torch None, x86_64 linux\n"
-        "name  runs                  in         why             said at\n"
-        "Norm  python:tests.fakes:A  all modes  chosen for cpu  kernels.yaml:3\n"
-        "      else original         all modes\n"
-        "inherited, original kept (no row for cpu): SiLU"
+        "name  runs                  in         why                     said at\n"
+        "Norm  python:tests.fakes:A  all modes  chosen for cpu          kernels.yaml:3\n"
+        "      else original         all modes  fallback: the original\n"
+        "inherited: 1 name keeps the original (1 no row for cpu)"
     )
 
 

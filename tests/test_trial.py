@@ -3,11 +3,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import nn
 
 from kerncfg.documents.target import Mode
 from kerncfg.evidence.capture import Sample, capture
-from kerncfg.evidence.trial import attempt, in_float64, values_kept
+from kerncfg.evidence.trial import attempt, in_float64
 from tests.subjects import Norm, Stack, applied, matched, stack
 
 
@@ -19,9 +18,9 @@ def sample_of(model: Stack, inputs: dict[str, Any], kernel: str = "Faithful") ->
 def test_a_trial_in_training_holds_a_gradient_for_each_input_and_weight() -> None:
     sample = sample_of(*stack())
     trial = attempt(sample.binding.original(), sample.binding.module, sample, seed=1, training=True)
-    assert list(trial.gradients) == ["input 0", "weight"]
-    assert (trial.fault, trial.hazards, trial.structure) == (None, [], "a tensor")
-    assert not trial.outputs[0].requires_grad
+    assert list(trial.gradients) == ["input hidden_states", "weight"]
+    assert (trial.fault, trial.hazards, list(trial.outputs)) == (None, [], ["output"])
+    assert not trial.outputs["output"].requires_grad
 
 
 def test_a_trial_in_inference_holds_none() -> None:
@@ -35,7 +34,7 @@ def test_every_trial_gets_the_same_gradient_from_above() -> None:
     one, other = (
         attempt(sample.binding.original(), sample.binding.module, sample, seed=seed, training=True) for seed in (1, 2)
     )
-    assert torch.equal(one.upstream[0], other.upstream[0])
+    assert torch.equal(one.upstream["output"], other.upstream["output"])
 
 
 def test_a_trial_does_not_touch_the_sample() -> None:
@@ -43,7 +42,7 @@ def test_a_trial_does_not_touch_the_sample() -> None:
     before = sample.kwargs["hidden_states"].clone()
     kernel = sample.binding.forward(Mode.INFERENCE)
     trial = attempt(kernel, sample.binding.module, sample, seed=1, training=False)
-    assert trial.fault == "the forward writes to its input 0"
+    assert list(trial.given) == ["input hidden_states"]
     assert torch.equal(sample.kwargs["hidden_states"], before)
 
 
@@ -55,15 +54,15 @@ def test_in_float64_nothing_is_rounded_to_float32_on_the_way() -> None:
     exact = weight * x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt()
     trial = in_float64(sample, seed=1, training=False, upstream={})
     assert trial.fault is None
-    torch.testing.assert_close(trial.outputs[0], exact, rtol=1e-14, atol=1e-15)
+    torch.testing.assert_close(trial.outputs["output"], exact, rtol=1e-14, atol=1e-15)
 
 
 def test_in_float64_the_gradients_are_float64_too() -> None:
     sample = sample_of(*stack())
-    upstream = {0: torch.ones(4, 16)}
+    upstream = {"output": torch.ones(4, 16)}
     trial = in_float64(sample, seed=1, training=True, upstream=upstream)
     assert {name: None if found is None else found.dtype for name, found in trial.gradients.items()} == {
-        "input 0": torch.float64,
+        "input hidden_states": torch.float64,
         "weight": torch.float64,
     }
 
@@ -71,13 +70,3 @@ def test_in_float64_the_gradients_are_float64_too() -> None:
 def test_in_float64_the_original_runs_and_not_the_kernel() -> None:
     sample = sample_of(*stack(), kernel="Raises")
     assert in_float64(sample, seed=1, training=False, upstream={}).fault is None
-
-
-def test_values_are_put_back_and_written_weights_named() -> None:
-    module = nn.BatchNorm1d(3)
-    with values_kept(module) as written:
-        module.weight.data.mul_(2)
-        module.running_mean.add_(1)  # type: ignore[union-attr]
-    assert written == ["weight"]
-    assert module.weight.eq(1).all()
-    assert module.running_mean is not None and module.running_mean.eq(0).all()

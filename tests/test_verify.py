@@ -1,8 +1,13 @@
 from __future__ import annotations
 
 import copy
+import importlib
+import inspect
 import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -239,7 +244,9 @@ def test_infinite_measures_are_text() -> None:
 def test_the_table_names_the_kernel_and_why_it_failed() -> None:
     text = str(verified("WeakGradient"))
     assert "model.layers.0.input_layernorm and 4 more" in text
-    assert "model.layers.0.input_layernorm: in training, gradient of input 0: " in text
+    told = text.splitlines()[6:]
+    assert told[0].startswith("model.layers.0.input_layernorm")
+    assert ": in training, gradient of input 0: " in told[0]
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -296,12 +303,12 @@ def test_an_original_that_takes_float32_only_is_verified_without_a_reference() -
 
 
 def test_an_original_that_cannot_run_alone_fails_its_row_and_says_so() -> None:
-    class Counting(Norm):
-        calls = 0
+    calls = []
 
+    class Counting(Norm):
         def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-            self.calls += 1
-            if self.calls > 1:
+            calls.append(1)
+            if len(calls) > 1:
                 raise RuntimeError("once only")
             return super().forward(hidden_states)
 
@@ -310,3 +317,327 @@ def test_an_original_that_cannot_run_alone_fails_its_row_and_says_so() -> None:
         found = verify(bindings, {"input": torch.randn(2, 16)}, POLICY)
     assert not found.passed
     assert found.rows[0].reason is not None and "the original cannot be run alone: raised" in found.rows[0].reason
+
+
+@dataclass
+class Result:
+    value: torch.Tensor
+    count: int = 1
+
+
+class Bag:
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+WRAPS: dict[str, Callable[[torch.Tensor, int], Any]] = {
+    "dataclass": lambda value, factor: Result(value * factor),
+    "count": lambda value, factor: Result(value, factor),
+    "object": lambda value, factor: Bag([value * factor]),
+    "number": lambda value, factor: (value, float(factor)),
+    "keys": lambda value, factor: {"ab"[factor - 1]: value},
+    "nesting": lambda value, factor: (value, [value]) if factor == 1 else ([value], value),
+    "sparse": lambda value, factor: (value * factor).to_sparse(),
+}
+
+
+class Wrapped(nn.Module):
+    """Scales, and returns the result in something."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(16) + 0.5)
+        self.kind = kind
+
+    def wrap(self, value: torch.Tensor, factor: int) -> Any:
+        return WRAPS[self.kind](value, factor)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.wrap(x * self.weight, 1)
+
+
+def of(model: nn.Module, override: str, **inputs: Any) -> Verification:
+    with applied(model, override) as bindings:
+        found = verify(bindings, inputs, POLICY)
+    validate(json.loads(json.dumps(found.to_dict(), allow_nan=False)), "verification")
+    return found
+
+
+def iterate(items: Iterable[int]) -> Iterator[int]:
+    yield from items
+
+
+class Around(nn.Module):
+    """A model of one layer."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Any) -> Any:
+        return self.layer(x)
+
+
+@pytest.mark.parametrize("kind", WRAPS)
+def test_results_are_compared_whatever_they_are_in(kind: str) -> None:
+    good, bad = (
+        of(Around(Wrapped(kind)), matched(name, Wrapped), x=torch.rand(4, 16)) for name in ("Wraps", "WrapsWrong")
+    )
+    assert good.passed and good.rows[0].reason is None
+    assert not bad.rows[0].passed and bad.rows[0].reason
+    assert bad.model is not None and not bad.model.passed
+
+
+def test_gradients_flow_through_dataclasses() -> None:
+    row = of(Around(Wrapped("dataclass")), matched("Wraps", Wrapped), x=torch.rand(4, 16)).rows[0]
+    assert row.backward is not None and row.backward.passed
+
+
+def test_nothing_compared_is_nothing_passed() -> None:
+    class Secret(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return object()
+
+    found = of(Around(Secret()), matched("Same", Secret), x=object())
+    assert not found.passed
+    assert found.rows[0].reason == (
+        "in inference, nothing could be compared: output is an object, which cannot be looked into"
+    )
+
+
+def test_a_layer_without_any_tensor_is_compared() -> None:
+    class Plain(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x
+
+    row = of(Around(Plain()), matched("Same", Plain), x=3).rows[0]
+    assert (row.passed, row.device, row.dtype, row.shape) == (True, "cpu", "none", "none")
+
+
+class Adding(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.add_(1)
+
+
+class Before(Around):
+    """Gives the layer a tensor of the model's own."""
+
+    def forward(self, x: Any) -> Any:
+        return self.layer(x * 1)
+
+
+def test_a_layer_that_writes_to_its_input_passes_with_a_kernel_that_does_so_too() -> None:
+    x = torch.rand(4, 16)
+    assert of(Before(Adding()), matched("AddsInPlace", Adding), x=x).passed
+    found = of(Before(Adding()), matched("AddsBeside", Adding), x=x)
+    assert found.rows[0].reason == "in inference, input 0 after the call: 64 of 64 values are out of tolerance"
+
+
+class Cache:
+    def __init__(self) -> None:
+        self.items: list[torch.Tensor] = []
+
+
+class Cached(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(16) + 0.5)
+
+    def forward(self, x: torch.Tensor, cache: Cache) -> torch.Tensor:
+        cache.items.append(x * self.weight)
+        return torch.stack(cache.items).sum(0)
+
+
+class Caching(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = Cached(), Cached()
+
+    def forward(self, x: torch.Tensor, cache: Cache) -> torch.Tensor:
+        result: torch.Tensor = self.first(x, cache) + self.second(x, cache)
+        return result
+
+
+def test_caches_are_copied_for_every_run_and_what_is_done_to_them_is_compared() -> None:
+    cache = Cache()
+    good, bad = (
+        of(Caching(), matched(name, Cached), x=torch.rand(4, 16), cache=cache) for name in ("Remembers", "Forgets")
+    )
+    assert (good.passed, good.rows[0].reference, good.rows[0].sites) == (True, "float64", 2)
+    assert bad.rows[0].reason == (
+        "in inference, input 1.items after the call is a list of 0, the original's a list of 1"
+    )
+    assert cache.items == []
+
+
+def test_an_input_that_cannot_be_copied_is_named_before_a_kernel_is_blamed() -> None:
+    class Plain(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return list(x)
+
+    class Drained(Around):
+        def forward(self, x: Any) -> Any:
+            return self.layer(iterate(range(x)))
+
+    found = of(Drained(Plain()), matched("Same", Plain), x=3)
+    row = found.rows[0]
+    assert row.reason is not None and row.reason.startswith(
+        "in inference, cannot be compared, since input 0 (a generator)"
+    )
+    assert row.reference.startswith("none, input 0 (a generator) cannot be copied")
+
+
+def test_inputs_of_the_model_that_cannot_be_copied_are_noted() -> None:
+    found = of(Around(Wrapped("dataclass")), matched("Wraps", Wrapped), x=torch.rand(4, 16))
+    assert found.notes == ()
+
+    class Ignoring(Around):
+        def forward(self, x: Any, rest: Any = None) -> Any:
+            return self.layer(x)
+
+    model = Ignoring(Wrapped("dataclass"))
+    found = of(model, matched("Wraps", Wrapped), x=torch.rand(4, 16), rest=iterate(()))
+    assert found.notes == ("inputs.rest: a generator cannot be copied, so every run got it as the one before left it",)
+
+
+TAMPERING: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "buffer": (lambda layer: layer.register_buffer("scale", torch.ones(1)), "changes the module: adds buffer scale"),
+    "attribute": (lambda layer: setattr(layer, "seen", 1), "changes the module: adds attribute seen"),
+    "hook": (lambda layer: layer.register_forward_hook(print), "changes the module: changes _forward_hooks"),
+    "gradient": (lambda layer: setattr(layer.weight, "grad", torch.ones(16)), "writes to the gradient of weight"),
+    "replaced": (
+        lambda layer: setattr(layer, "weight", nn.Parameter(torch.ones(16))),
+        "changes the module: sets parameter weight",
+    ),
+    "dtype": (
+        lambda _: torch.set_default_dtype(torch.float64),
+        "changes the default dtype for the whole process",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", TAMPERING)
+def test_a_kernel_that_changes_the_module_or_the_process_fails_and_leaves_no_trace(kind: str) -> None:
+    act, reason = TAMPERING[kind]
+
+    class Open(Norm):
+        def tamper(self) -> None:
+            act(self)
+
+    model = Around(Open(16))
+    before, weight = list(vars(model.layer)), model.layer.weight
+    with applied(model, matched("Tampers", Open), mode="inference") as bindings:
+        found = verify(bindings, {"x": torch.rand(4, 16)}, POLICY)
+        entries = list(vars(model.layer))
+    assert found.rows[0].reason == reason
+    assert not found.passed
+    assert [name for name in entries if name not in ("_kerncfg", "forward", "train", "__getstate__")] == before
+    assert model.layer.weight is weight and weight.grad is None
+    assert (torch.get_default_dtype(), list(model.state_dict())) == (torch.float32, ["layer.weight"])
+    assert not model.layer._forward_hooks
+
+
+def test_drawing_random_numbers_is_a_hazard() -> None:
+    class Open(Norm):
+        def tamper(self) -> None:
+            torch.rand(1)
+
+    row = of(Around(Open(16)), matched("Tampers", Open), x=torch.rand(4, 16)).rows[0]
+    assert (row.passed, row.hazards) == (True, ("draws from the global random state",))
+
+
+def test_a_kernel_that_leaves_out_what_the_original_tracks_in_training_fails() -> None:
+    class Plain(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.zeros(()))
+            self.calls = 0
+
+        count: torch.Tensor
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            if self.training:
+                self.count += 1
+            return x
+
+    row = of(Before(Plain()), matched("Same", Plain), x=torch.rand(4, 16)).rows[0]
+    assert row.reason == "in training, leaves the module's count as it was, which the original writes to"
+    assert row.hazards == ("leaves the module's calls as it was, which the original sets",)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("Exits", "in inference, raised SystemExit: 3"),
+        ("Sparse", "in inference, output: layout is torch.sparse_coo, the original's torch.strided"),
+        ("Meta", "in inference, output: device is meta, the original's cpu"),
+        ("ReusesBuffer", "in inference, returns the same memory from two calls, so that the second changes the result"),
+    ],
+)
+def test_odd_kernels_fail_their_rows_with_a_reason(name: str, reason: str) -> None:
+    row = verified_alone(name).rows[0]
+    assert row.reason is not None and row.reason.startswith(reason)
+
+
+def test_a_long_error_is_shortened_and_told_once() -> None:
+    found = verified_alone("LongWinded")
+    assert max(len(row.reason or "") for row in found.rows) < 350
+    assert str(found).count("raised RuntimeError") == 1
+
+
+def test_sparse_gradients_are_compared() -> None:
+    class Table(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.rand(5, 16))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return nn.functional.embedding(x, self.weight, sparse=True)
+
+    row = of(Around(Table()), matched("LooksUp", Table), x=torch.tensor([1, 2])).rows[0]
+    assert row.passed and row.backward is not None and row.backward.passed
+
+
+def test_a_layer_that_differentiates_in_its_forward_is_verified() -> None:
+    class Force(Norm):
+        def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+            if not torch.is_grad_enabled():
+                raise RuntimeError("needs autograd")
+            return super().forward(hidden_states)
+
+    assert of(Around(Force(16)), matched("Faithful", Force), x=torch.rand(4, 16)).rows[0].passed
+
+
+def test_rows_of_one_site_are_told_apart_by_shape() -> None:
+    class Both(Around):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = self.layer(x).sum() + self.layer(x[0]).sum()
+            return result
+
+    found = of(Both(Norm(16)), matched("Faithful"), x=torch.rand(4, 16))
+    assert [(row.path, row.shape) for row in found.rows] == [("layer", "4x16"), ("layer", "16")]
+    assert "4x16" in str(found)
+
+
+# The names that a copy of a function needs from where it stood.
+COPY = """
+from transformers.models.qwen3 import modeling_qwen3
+globals().update({name: value for name, value in vars(modeling_qwen3).items() if not name.startswith("__")})
+
+
+class Copied(nn.Module):
+"""
+
+
+def test_the_attention_of_transformers_is_its_own_kernel_on_a_model_with_a_cache(tmp_path: Path) -> None:
+    modeling = importlib.import_module("transformers.models.qwen3.modeling_qwen3")
+    folder = tmp_path / "copied"
+    folder.mkdir()
+    source = "from __future__ import annotations\n" + COPY + inspect.getsource(modeling.Qwen3Attention.forward)
+    (folder / "__init__.py").write_text(source, "utf-8")
+    loaded = qwen3()
+    override = f"kernels.Attention={{match:{{class:Qwen3Attention}},cpu:{folder}:Copied}}"
+    found = of(loaded.model, override, **loaded.inputs)
+    assert [(row.reason, row.reference, row.sites) for row in found.rows] == [(None, "float64", 2)]
+    assert found.passed

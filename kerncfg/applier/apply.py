@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MethodType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -19,16 +19,19 @@ from torch.jit import ScriptModule
 
 from kerncfg.applier.adapters import Site, Sites, adapter_for
 from kerncfg.applier.adapters.torch import compiled, unwrapped, walk
-from kerncfg.applier.bind import Edit, Owner, bind, bound, unbind, unbind_all
+from kerncfg.applier.bind import Owner, bind, bound, is_plain, running, unbind, unbind_all
 from kerncfg.applier.decide import Decided, Decisions
-from kerncfg.applier.findings import check
+from kerncfg.applier.findings import Findings, check
 from kerncfg.applier.match import Claim, claims
 from kerncfg.applier.report import Report, ReportRow
+from kerncfg.documents.plan import Plan
 from kerncfg.documents.target import Mode
 from kerncfg.errors import ApplyError, ConflictError
 
 if TYPE_CHECKING:
-    from kerncfg.documents.plan import Kernel, Plan, Step
+    from kerncfg.applier.bind import Edit
+    from kerncfg.applier.bound import Bound
+    from kerncfg.documents.plan import Kernel, Step
 
 __all__ = ["Binding", "Bindings", "Report", "ReportRow", "apply", "revert"]
 
@@ -48,6 +51,7 @@ def apply(plan: Plan, model: nn.Module, mode: Mode | str | None = None, compile:
         ContractError: A kernel does not fit, and its row may not fall back.
         TrustError: Nobody consented to a kernel's code.
     """
+    _check_plan(plan, model)
     root = _root(model)
     modes = _modes(mode, compile, model)
     owner = Owner.of(", ".join(step.name for step in plan.steps if step.kind == "bind") or "no kernel")
@@ -57,10 +61,10 @@ def apply(plan: Plan, model: nn.Module, mode: Mode | str | None = None, compile:
         decisions = Decisions(plan, modes, owner)
         decisions.admit({id(claim): claim[0] for claim in taken if claim is not None}.values(), root)
         decided = decisions.decide(sites, taken)
-        notes = check(plan, sites, taken, decided)
+        findings = check(plan, sites, taken, decided, decisions.hints)
         _bind(sites.modules, decided)
     return Bindings(
-        plan=plan, model=model, owner=owner, modes=modes, sites=sites, claims=taken, decided=decided, notes=notes
+        plan=plan, model=model, owner=owner, modes=modes, sites=sites, claims=taken, decided=decided, findings=findings
     )
 
 
@@ -110,7 +114,7 @@ class Bindings:
         sites: Sites,
         claims: list[Claim | None],
         decided: list[Decided | None],
-        notes: tuple[str, ...],
+        findings: Findings,
     ) -> None:
         self.plan = plan
         self.model = model
@@ -119,7 +123,7 @@ class Bindings:
         self._sites = sites
         self._claims = claims
         self._decided = decided
-        self._notes = notes
+        self._findings = findings
 
     def __enter__(self) -> Self:
         return self
@@ -127,7 +131,14 @@ class Bindings:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.revert()
+        try:
+            self.revert()
+        except ConflictError as conflict:
+            if error is None:
+                raise
+            for made, edit in reversed(list(self._edits())):  # what was applied later stays on, over the original
+                made.drop(edit)
+            error.add_note(f"kerncfg: {conflict.message}; kerncfg.revert(model) takes that back too")
 
     def __repr__(self) -> str:
         counts = self.report.counts
@@ -150,26 +161,56 @@ class Bindings:
 
     @property
     def report(self) -> Report:
-        """Every site as it is now: what its present mode runs, or that it was reverted since."""
-        return Report(rows=tuple(self._row(*record) for record in self._records()), notes=self._notes)
+        """Every site as it is now: what its present mode runs, or that it was reverted, or added, since."""
+        rows = [self._row(*record) for record in self._records()]
+        found = self._findings
+        try:
+            rows += self._added()
+        except ConflictError as error:
+            found = replace(found, notes=(*found.notes, f"added after apply: {error.message}"))
+        return Report(rows=tuple(rows), notes=found.notes, idle=found.idle, absent=found.absent)
+
+    def _added(self) -> Iterator[ReportRow]:
+        """Yield a row for each module that came into the model since, and that the plan has a kernel for."""
+        root = _root(self.model)
+        known = set(map(id, self._sites.modules))
+        if all(id(module) in known for module in walk(root)[1]):
+            return
+        sites = adapter_for(root).sites(root)
+        for place, claim in enumerate(claims(sites, self.plan.steps)):
+            if claim is None or claim[1] is not None or claim[0].kind != "bind":
+                continue
+            if id(sites.modules[place]) not in known:
+                mode = self._modes[sites.modules[place].training]
+                yield ReportRow(
+                    path=sites.paths[place],
+                    name=claim[0].name,
+                    kind="layer",
+                    status="kept",
+                    kernel=None,
+                    mode=mode.value,
+                    reason="added after apply; apply again to cover it",
+                    modes={mode.value: "original" for mode in self._modes},
+                )
 
     def _records(self) -> Iterator[tuple[Site, Step, Decided]]:
         for place, (claim, decided) in enumerate(zip(self._claims, self._decided, strict=True)):
             if claim is not None and decided is not None:
                 yield self._sites[place], claim[0], decided
 
-    def _edits(self) -> Iterator[tuple[nn.Module, Edit]]:
-        """Yield the edits that are still there."""
+    def _edits(self) -> Iterator[tuple[Bound, Edit]]:
+        """Yield the edits that are still there, each with what it is part of."""
         for module, decided in zip(self._sites.modules, self._decided, strict=True):
             if decided is not None and (made := bound(module)) is not None and made.has(decided.edit):
-                yield module, decided.edit
+                yield made, decided.edit
 
     def _row(self, site: Site, step: Step, decided: Decided) -> ReportRow:
         training = site.module.training
-        verdict = decided.verdicts[training]
-        status, kernel, reason = verdict.status, verdict.kernel, verdict.reason
-        if decided.swaps and (undone := self._undone(site.module, decided.edit)):
-            status, kernel, reason = "kept", None, undone
+        runs, changed = running(site.module, decided.edit) if decided.swaps else (training, None)
+        verdict = decided.verdicts[training if runs is None else runs]
+        status, kernel, reason = verdict.status, verdict.kernel, changed or verdict.reason
+        if runs is None:
+            status, kernel = "kept", None
         kernels = zip(self._modes, decided.edit.kernels, strict=True)
         return ReportRow(
             path=site.path,
@@ -181,12 +222,6 @@ class Bindings:
             reason=reason,
             modes={mode.value: str(found.reference) if found else "original" for mode, found in kernels},
         )
-
-    def _undone(self, module: nn.Module, edit: Edit) -> str | None:
-        made = bound(module)
-        if made is None or not made.has(edit):
-            return "reverted"
-        return None if made.edit is edit else f"{made.edit.owner} decides here"
 
     def revert(self) -> None:
         """Give the modules back what they ran before; twice is harmless.
@@ -202,23 +237,32 @@ class Bindings:
                     f"{self._owner} cannot be reverted while {made.edit.owner} is on this model",
                     hint="revert in reverse order, or all at once with kerncfg.revert(model)",
                 )
-        for module, edit in reversed(mine):
-            unbind(module, edit)
+        for made, edit in reversed(mine):
+            made.drop(edit)
 
 
 def _bind(modules: Sequence[nn.Module], outcomes: Sequence[Decided | None]) -> None:
     """Edit every module that gets a kernel, or whose kernel of an earlier apply is not this one's."""
     count = 0
+    plain: dict[type, bool] = {}
     try:
         for module, decided in zip(modules, outcomes, strict=True):
             count += 1
             if decided is not None and (decided.swaps or bound(module) is not None):
-                bind(module, decided.edit)
+                if (cls := type(module)) not in plain:
+                    plain[cls] = is_plain(cls)
+                bind(module, decided.edit, plain[cls])
     except BaseException:
         for module, decided in zip(reversed(modules[:count]), reversed(outcomes[:count]), strict=True):
             if decided is not None:
                 unbind(module, decided.edit)
         raise
+
+
+def _check_plan(plan: Any, model: Any) -> None:
+    if not isinstance(plan, Plan):
+        hint = "write apply(plan, model)" if isinstance(model, Plan) else "make one with kerncfg.plan(...)"
+        raise ApplyError(f"a plan is a kerncfg.Plan, found a {type(plan).__qualname__}", hint=hint)
 
 
 def _root(model: nn.Module) -> nn.Module:

@@ -5,28 +5,41 @@ Every function returns the reason against it, or `None`.
 
 from __future__ import annotations
 
-import dis
 import inspect
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
+from kerncfg.applier.adapters.torch import walk
+from kerncfg.applier.attributes import attributes
 from kerncfg.documents.target import DEVICES, Mode
 
 if TYPE_CHECKING:
     from kerncfg.applier.adapters import LayerClass
 
-__all__ = ["Fit", "MissingAttribute", "conditions_fault", "device_fault", "fit", "module_fault"]
+__all__ = ["Fit", "MissingAttribute", "conditions_fault", "device_fault", "fit", "module_fault", "tensors"]
 
-_MEMBERS = {"forward", "can_torch_compile", "has_backward"}
-_METHOD_FLAG = sys.version_info >= (3, 12)  # since then LOAD_ATTR says in its lowest bit that a call follows
+_FLAGS = ("has_backward", "can_torch_compile")
+
+
+class _Nothing(nn.Module):
+    """What every class statement brings, and what only speaks of a module: the members that a kernel may have."""
+
+    weight: torch.Tensor
+
+    def forward(self) -> None: ...
+
+    def extra_repr(self) -> str:
+        return ""
+
+
+_MEMBERS = {*vars(_Nothing), *_FLAGS}
 
 
 class MissingAttribute(LookupError):
@@ -38,10 +51,12 @@ class Fit:
     """What is known of a kernel and a class of layers before any module is looked at.
 
     `names` are the attributes that the kernel reads and that not every module of the class need have; `parts` those
-    that it takes apart rather than calls, so that what is wrapped around a child there would be passed by.
+    that it takes apart rather than calls, so that what is wrapped around a child there would be passed by. `hint` is
+    the cure of a fault that has one.
     """
 
     fault: str | None
+    hint: str | None = None
     forward: Callable[..., Any] | None = None
     names: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()
@@ -49,22 +64,27 @@ class Fit:
 
 def fit(code: Any, layer: LayerClass, mode: Mode) -> Fit:
     """Compare a kernel's code with a class of layers, for one mode."""
-    fault = _class_fault(code) or _mode_fault(code, mode) or _signature_fault(code, layer)
-    if fault is not None:
+    if fault := _class_fault(code) or _mode_fault(code, mode):
         return Fit(fault=fault)
-    names, parts = _reads(code.forward)
-    names = {name for name in names if not hasattr(layer.cls, name)}
-    return Fit(fault=None, forward=code.forward, names=tuple(sorted(names)), parts=tuple(sorted(parts)))
+    if fault := _signature_fault(code, layer):
+        theirs = _signature(layer.forward)
+        takes = f"write a kernel whose forward takes {_spelled(theirs).removeprefix('forward')}" if theirs else None
+        return Fit(fault=fault, hint=takes and f"{takes}, or narrow the row with match")
+    found = attributes(code.forward)
+    if found.sets:
+        return Fit(fault=f"a layer kernel is stateless, its forward changes self: {', '.join(sorted(found.sets))}")
+    names = {name for name in found.reads if not hasattr(layer.cls, name)}
+    return Fit(fault=None, forward=code.forward, names=tuple(sorted(names)), parts=tuple(sorted(found.parts)))
 
 
 def _class_fault(code: Any) -> str | None:
     if not (isinstance(code, type) and issubclass(code, nn.Module)):
-        return f"a layer kernel is a subclass of torch.nn.Module, this is a {type(code).__name__}"
+        found = "class that is not one" if isinstance(code, type) else type(code).__name__
+        return f"a layer kernel is a subclass of torch.nn.Module, this is a {found}"
     if code.__init__ is not nn.Module.__init__:
         return "a layer kernel is stateless, this has an __init__ of its own"
     own = (vars(base) for base in code.__mro__ if base not in nn.Module.__mro__)
-    members = {name for names in own for name in names if not (name.startswith("__") and name.endswith("__"))}
-    if extra := sorted(name for name in members - _MEMBERS if not hasattr(nn.Module, name)):
+    if extra := sorted({name for names in own for name in names} - _MEMBERS):
         allowed = "forward, has_backward and can_torch_compile"
         return f"a layer kernel has no members but {allowed}, this has {', '.join(extra)}"
     forward = inspect.getattr_static(code, "forward")
@@ -72,8 +92,16 @@ def _class_fault(code: Any) -> str | None:
         return f"a layer kernel's forward is a method, this is a {type(forward).__name__}"
     if forward is nn.Module.forward:
         return "this has no forward"
-    if "__class__" in getattr(getattr(inspect.unwrap(forward), "__code__", None), "co_freevars", ()):
+    function: Any = inspect.unwrap(forward)
+    if "__class__" in getattr(getattr(function, "__code__", None), "co_freevars", ()):
         return "its forward calls super(), which means nothing in the layer that borrows it"
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        return "its forward is async, and a layer is called without await"
+    if inspect.isgeneratorfunction(function):
+        return "its forward is a generator, it has a yield"
+    flags = ((name, inspect.getattr_static(code, name, False)) for name in _FLAGS)
+    if wrong := [f"{name} is a {type(value).__name__}" for name, value in flags if not isinstance(value, bool)]:
+        return f"{' and '.join(wrong)}, which is neither true nor false"
     return None
 
 
@@ -86,7 +114,7 @@ def _mode_fault(code: Any, mode: Mode) -> str | None:
 
 
 def _signature_fault(code: Any, layer: LayerClass) -> str | None:
-    mine, theirs = _signature(code.forward), _signature(layer.forward)
+    mine, theirs = _signature(_plain(code.forward)), _signature(layer.forward)
     if mine is None or theirs is None:
         which = code if mine is None else layer.cls
         return f"the signature of {which.__qualname__}.forward cannot be read"
@@ -103,6 +131,24 @@ def _signature(forward: Callable[..., Any]) -> list[inspect.Parameter] | None:
     return [parameter.replace(annotation=inspect.Parameter.empty) for parameter in parameters[1:]]
 
 
+def _plain(forward: Any) -> Any:
+    """Return a function with the signature that its code has, whatever it says; one that passes all on has another's.
+
+    Raises:
+        ValueError: A function wraps itself.
+    """
+    inspect.unwrap(forward)
+    while isinstance(forward, FunctionType):
+        code = forward.__code__
+        bare = FunctionType(code, {}, forward.__name__, forward.__defaults__, forward.__closure__)
+        bare.__kwdefaults__ = forward.__kwdefaults__
+        passes = code.co_flags & inspect.CO_VARARGS and code.co_flags & inspect.CO_VARKEYWORDS
+        if not (passes and code.co_argcount <= 1 and not code.co_kwonlyargcount and hasattr(forward, "__wrapped__")):
+            return bare
+        forward = forward.__wrapped__
+    return forward
+
+
 def _spelled(parameters: list[inspect.Parameter]) -> str:
     return f"forward{inspect.Signature(parameters)}"
 
@@ -113,47 +159,6 @@ def _same(mine: inspect.Parameter, theirs: inspect.Parameter) -> bool:
     return mine.default is theirs.default or (
         type(mine.default) is type(theirs.default) and repr(mine.default) == repr(theirs.default)
     )
-
-
-def _reads(forward: Callable[..., Any]) -> tuple[set[str], set[str]]:
-    """Return the attributes that a forward reads of its module, and those of them that it does not just call.
-
-    A name that also stands there as text is left out: it is asked for with `hasattr` or `getattr` first.
-    """
-    function = inspect.unwrap(forward)
-    if not isinstance(function, FunctionType) or not function.__code__.co_argcount:
-        return set(), set()
-    owner = function.__code__.co_varnames[0]
-    names: set[str] = set()
-    parts: set[str] = set()
-    optional: set[Any] = set()
-    for code in _codes(function.__code__, owner):
-        optional.update(constant for constant in code.co_consts if isinstance(constant, str))
-        before = None
-        for step in dis.get_instructions(code):
-            if before is not None and _loads(before, owner):
-                if step.opname == "STORE_ATTR":
-                    optional.add(step.argval)
-                elif step.opname in ("LOAD_ATTR", "LOAD_METHOD"):
-                    names.add(step.argval)
-                    if step.opname == "LOAD_ATTR" and not (_METHOD_FLAG and (step.arg or 0) & 1):
-                        parts.add(step.argval)
-            before = step
-    return names - optional, parts
-
-
-def _codes(code: CodeType, owner: str) -> Iterator[CodeType]:
-    """Yield a function's code and that of the functions and comprehensions in it that see its first argument."""
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType) and owner in constant.co_freevars:
-            yield from _codes(constant, owner)
-
-
-def _loads(step: dis.Instruction, owner: str) -> bool:
-    if not step.opname.startswith(("LOAD_FAST", "LOAD_DEREF")):
-        return False
-    return step.argval == owner or (isinstance(step.argval, tuple) and step.argval[-1] == owner)
 
 
 def module_fault(module: nn.Module, fit: Fit) -> str | None:
@@ -183,15 +188,18 @@ def _around(child: nn.Module) -> str | None:
     return None
 
 
+def tensors(module: nn.Module) -> Iterator[torch.Tensor]:
+    """Yield the parameters and buffers of a module and all in it, whatever its class makes of `parameters()`."""
+    for part in walk(module)[1] if module.__dict__["_modules"] else (module,):
+        entries = part.__dict__
+        for kind in ("_parameters", "_buffers"):
+            yield from (tensor for tensor in entries[kind].values() if tensor is not None)
+
+
 def device_fault(module: nn.Module, device: str) -> str | None:
     """Say where a module is, if that is not the plan's device; one without parameters and buffers is nowhere."""
-    entries = module.__dict__
-    if entries["_modules"]:
-        tensors: Any = (*module.parameters(), *module.buffers())
-    else:
-        tensors = (*entries["_parameters"].values(), *entries["_buffers"].values())
-    for tensor in tensors:
-        if tensor is not None and (found := _device(tensor.device)) != device:
+    for tensor in tensors(module):
+        if (found := _device(tensor.device)) != device:
             return f"the module is on {found}, the plan is for {device}"
     return None
 
@@ -211,13 +219,18 @@ def conditions_fault(module: nn.Module, conditions: Mapping[str, Any]) -> str | 
         MissingAttribute: A `when` asks for what the module has not.
     """
     if (wanted := conditions.get("dtype")) is not None:
-        tensors = (*module.parameters(), *module.buffers())
-        floating = [tensor for tensor in tensors if tensor.is_floating_point()] or tensors
+        every = list(tensors(module))
+        floating = [tensor for tensor in every if tensor.is_floating_point()] or every
         found = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in floating})
         if not found or not set(found) <= set(wanted):
             return f"needs dtype {' or '.join(wanted)}, found {', '.join(found) or 'no parameter'}"
     for path, values in conditions.get("when", {}).items():
-        value = _value(module, path)
+        try:
+            value = _value(module, path)
+        except MissingAttribute:
+            raise
+        except Exception as error:  # a property of somebody's class
+            return f"when.{path} cannot be read: {type(error).__name__}: {error}"
         if not any(_equal(value, wanted) for wanted in values):
             return f"needs {path} {' or '.join(map(str, values))}, found {value}"
     return None
@@ -238,16 +251,15 @@ def _value(module: nn.Module, path: str) -> Any:
 
 
 def _equal(found: Any, wanted: Any) -> bool:
-    if isinstance(found, torch.Tensor) and found.numel() == 1:
-        found = found.item()
+    if isinstance(found, torch.Tensor) or type(found).__module__ == "numpy":
+        try:
+            found = found.item()
+        except (ValueError, RuntimeError):  # more than one value, or none: nothing that can be written equals it
+            return False
     if isinstance(found, Enum):
         found = found.value
     if isinstance(found, torch.dtype):
         found = str(found).removeprefix("torch.")
     if isinstance(found, tuple):
         found = list(found)
-    return (
-        isinstance(found, bool) == isinstance(wanted, bool)
-        and type(found) not in (torch.Tensor,)
-        and bool(found == wanted)
-    )
+    return isinstance(found, bool) == isinstance(wanted, bool) and bool(found == wanted)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from inspect import getattr_static
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from torch.jit import ScriptModule
 
 from kerncfg.applier.bind import Edit, Owner, reachable
-from kerncfg.applier.contract import Fit, MissingAttribute, conditions_fault, device_fault, fit, module_fault
+from kerncfg.applier.contract import Fit, MissingAttribute, conditions_fault, device_fault, fit, module_fault, tensors
 from kerncfg.applier.match import Claim, row
 from kerncfg.compiler.policy import trusted, unfit
 from kerncfg.documents.plan import Choice, Kernel, ModePlan, Plan, Step
 from kerncfg.documents.target import DEVICES
-from kerncfg.errors import ApplyError, ContractError, SourceError, TrustError
+from kerncfg.errors import ApplyError, ContractError, KerncfgError, SourceError, TrustError
 from kerncfg.machine import here
 from kerncfg.sources import load
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from kerncfg.documents.target import Mode, Target
 
 __all__ = ["Decided", "Decisions", "Verdict", "is_off"]
+
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +110,7 @@ class Decisions:
         self._plan = plan
         self._modes = modes
         self._owner = owner
+        self.hints: dict[str, str] = {}  # the cure of a fault of a row of the user's, by row
         self._code: dict[Kernel, Any] = {}
         self._ready: dict[tuple[int, type], tuple[_Ready, _Ready]] = {}
         self._plain: dict[type, _Plain] = {}
@@ -132,7 +136,7 @@ class Decisions:
                 raise TrustError(f"{row(step)}: {_said(choice)}: {reason}")
         particular = [choice for _, choice in choices if choice.needs or choice.kernel.variant]
         device = self._plan.target.device
-        if particular and any(tensor.device.type == DEVICES[device].torch for tensor in root.parameters()):
+        if particular and any(tensor.device.type == DEVICES[device].torch for tensor in tensors(root)):
             self._check_machine(particular, here(device))
 
     def _check_machine(self, choices: Iterable[Choice], machine: Target) -> None:
@@ -180,7 +184,8 @@ class Decisions:
             ready = self._ready[key] = first, second
         idle, training = ready[0].verdict, ready[1].verdict
         if idle is None or training is None:
-            barred = self._barred(site, step)
+            fault = _answer(lambda: self._barred(site, step))
+            barred = None if fault is None else self._keep(fault)
             idle = idle or barred or self._choose(ready[0], site, step)
             training = idle if ready[1] is ready[0] else training or barred or self._choose(ready[1], site, step)
         decided = self._share(idle, training)
@@ -198,8 +203,8 @@ class Decisions:
                 return
             names.update(option.fit.names)
         if site.layer.condition is None:
-            tensors = (*site.module.parameters(), *site.module.buffers())
-            device = tensors[0].device if tensors else None
+            first = next(tensors(site.module), None)
+            device = first.device if first is not None else None
             self._plain[type(site.module)] = _Plain(claim, device, tuple(names), decided)
 
     def _share(self, idle: Verdict, training: Verdict) -> Decided:
@@ -227,19 +232,23 @@ class Decisions:
                 verdict = self._keep(_joined(found, []) or choice.reason)
         return _Ready(mode, found, verdict, [])
 
-    def _barred(self, site: Site, step: Step) -> Verdict | None:
+    def _barred(self, site: Site, step: Step) -> str | None:
         """Say what keeps a module from any kernel, whichever it is."""
         module, layer = site.module, site.layer
-        fault = device_fault(module, self._plan.target.device)
-        if fault is None and "base_layer" in module._modules:
-            fault = f"wrapped by the adapter {layer.cls.__module__}.{layer.cls.__qualname__} around base_layer"
-        if fault is None and isinstance(module, ScriptModule):
-            fault = "compiled by TorchScript"
-        if fault is None and not reachable(module):
-            fault = "wrapped: something set a forward on the instance, and the layer's own cannot be reached inside it"
-        if fault is None and layer.condition is not None and step.match is None and not layer.condition(module):
-            fault = "the layer's own kernel_condition says no"
-        return None if fault is None else self._keep(fault)
+        if fault := device_fault(module, self._plan.target.device):
+            return fault
+        if "base_layer" in module._modules:
+            return f"wrapped by the adapter {layer.cls.__module__}.{layer.cls.__qualname__} around base_layer"
+        if isinstance(module, ScriptModule):
+            return "compiled by TorchScript"
+        if hasattr(type(getattr_static(layer.cls, "forward")), "__set__"):
+            return "its class computes its forward, in a property or another descriptor, which nothing can stand before"
+        _ = layer.cls.forward, layer.cls.train  # binding asks these of the class, whose metaclass may raise
+        if not reachable(module):
+            return "wrapped: something set a forward on the instance, and the layer's own cannot be reached inside it"
+        if layer.condition is not None and step.match is None and not layer.condition(module):
+            return "the layer's own kernel_condition says no"
+        return None
 
     def _choose(self, ready: _Ready, site: Site, step: Step) -> Verdict:
         reasons: list[str] = []
@@ -249,7 +258,7 @@ class Decisions:
             option = ready.looked_at[index]
             if option is None:
                 return self._keep(_joined(ready.found, reasons) or choice.reason)
-            fault = option if isinstance(option, str) else _module_fault(option, site, step)
+            fault = option if isinstance(option, str) else _fault(option, site, step)
             if fault is None:
                 assert isinstance(option, _Option)
                 return option.verdict if not reasons else self._second(option.verdict, reasons)
@@ -257,7 +266,8 @@ class Decisions:
         where = f"{site.path or 'the model itself'} ({site.layer.cls.__qualname__})"
         raise ContractError(
             f"{where}: no kernel of {row(step)} is left for {ready.mode}: {_joined(ready.found, reasons)}",
-            hint=f"mend the kernel or the row, or let it fall back: {row(step)}.fallback=original",
+            hint=f"{self.hints.get(row(step), 'mend the kernel or the row')}, or let it fall back: "
+            f"{row(step)}.fallback=original",
         )
 
     def _second(self, verdict: Verdict, reasons: list[str]) -> Verdict:
@@ -275,8 +285,12 @@ class Decisions:
         code = self._load(choice.kernel)
         if isinstance(code, str):
             return code
-        fitting = fit(code, layer, mode)
+        fitting = _answer(lambda: fit(code, layer, mode))
+        if isinstance(fitting, str):
+            return fitting
         if fitting.fault is not None:
+            if fitting.hint and step.own and not (choice.origin or "").startswith("preset:"):
+                self.hints.setdefault(row(step), fitting.hint)
             return fitting.fault
         by = f", by match {_spelled(step)}" if step.match is not None else ""
         verdict = Verdict(
@@ -291,10 +305,24 @@ class Decisions:
         """Return a kernel's code, or why it cannot be had; either is found out once."""
         if kernel not in self._code:
             try:
-                self._code[kernel] = load(kernel, self._plan.trust).code
+                self._code[kernel] = _answer(lambda: load(kernel, self._plan.trust).code)
             except SourceError as error:
                 self._code[kernel] = error.message.removeprefix(str(kernel.reference)).lstrip(": ")
         return self._code[kernel]
+
+
+def _answer(ask: Callable[[], _Answer]) -> _Answer | str:
+    """Return an answer, or as a reason that somebody's class raised instead of answering."""
+    try:
+        return ask()
+    except KerncfgError:
+        raise
+    except Exception as error:
+        return f"asking it raised {type(error).__name__}: {error}"
+
+
+def _fault(option: _Option, site: Site, step: Step) -> str | None:
+    return _answer(lambda: _module_fault(option, site, step))
 
 
 def _module_fault(option: _Option, site: Site, step: Step) -> str | None:

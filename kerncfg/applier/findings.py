@@ -2,27 +2,44 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from kerncfg.applier.decide import Decided, is_off
-from kerncfg.applier.match import Claim, row
+from kerncfg.applier.match import Claim, offered, origin, row
 from kerncfg.errors import ApplyError, KerncfgWarning
 
 if TYPE_CHECKING:
     from kerncfg.applier.adapters import Sites
     from kerncfg.documents.plan import Plan, Step
 
-__all__ = ["check"]
+__all__ = ["Findings", "check"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """What a report has beside its rows; the fields are those of `report.Report`."""
+
+    notes: tuple[str, ...]
+    idle: Mapping[str, str]
+    absent: tuple[str, ...]
 
 
 def check(
-    plan: Plan, sites: Sites, claims: Sequence[Claim | None], decided: Sequence[Decided | None]
-) -> tuple[str, ...]:
-    """Return the notes on rows without sites; warn if a plan that names kernels swaps nothing.
+    plan: Plan,
+    sites: Sites,
+    claims: Sequence[Claim | None],
+    decided: Sequence[Decided | None],
+    hints: Mapping[str, str],
+) -> Findings:
+    """Return what is to be said of rows without effect; warn if a plan that names kernels swaps nothing.
+
+    `hints` is the cure for a row whose kernel does not fit, by row.
 
     Raises:
         ApplyError: The plan is strict, and a row of the user's that names a kernel swaps nothing.
@@ -31,25 +48,35 @@ def check(
     taking = {name for name, _ in outcomes}
     swapping = {name for name, outcome in outcomes if outcome.swaps}
     missing = {step.name: _missing(step, sites) for step in plan.steps if step.own and step.name not in taking}
-    inherited = [step.name for step in plan.steps if not step.own and step.name not in taking]
     wanted = [step for step in plan.steps if step.own and _names_kernels(step)]
-    idle = [step for step in wanted if step.name not in swapping]
+    idle = {
+        row(step): missing.get(step.name) or _reason(step, outcomes) for step in wanted if step.name not in swapping
+    }
     if idle and (plan.strict or not swapping):
-        reasons = {step.name: missing.get(step.name) or _reason(step, outcomes) for step in idle}
-        _refuse(plan, reasons)
-    notes = list(missing.values())
-    if inherited:
-        notes.append(f"inherited rows without a layer in this model: {', '.join(inherited)}")
-    return tuple(notes)
+        _refuse(plan, idle)
+    notes = [f"{row(step)}: {missing[step.name]}" for step in plan.steps if step.name in missing]
+    notes += [f"{name}: {hint}" for name, hint in hints.items()]
+    absent = tuple(step.name for step in plan.steps if not step.own and step.name not in taking)
+    if absent:
+        notes.append(f"{len(absent)} inherited {'row has' if len(absent) == 1 else 'rows have'} no layer in this model")
+    return Findings(notes=tuple(notes), idle=idle, absent=absent)
 
 
-def _refuse(plan: Plan, reasons: dict[str, str]) -> None:
-    text = "; ".join(f"kernels.{name}: {reason}" for name, reason in reasons.items())
+def _refuse(plan: Plan, idle: Mapping[str, str]) -> None:
+    text = "; ".join(f"{name}: {reason}" for name, reason in idle.items())
     if plan.strict:
         raise ApplyError(
             f"policy.strict: rows that swap nothing: {text}", hint="mend or remove them, or set policy.strict=false"
         )
-    warnings.warn(f"the plan names kernels, and no module runs one: {text}", KerncfgWarning, stacklevel=4)
+    warnings.warn(f"the plan names kernels, and no module runs one: {text}", KerncfgWarning, stacklevel=_outside())
+
+
+def _outside() -> int:
+    """Return the `stacklevel`, for the function that asks, of the first caller that is none of ours."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "kerncfg":
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def _names_kernels(step: Step) -> bool:
@@ -70,17 +97,24 @@ def _reason(step: Step, outcomes: set[tuple[str, Decided]]) -> str:
 
 def _missing(step: Step, sites: Sites) -> str:
     """Say that a row has no sites, and what of the model comes near to what it says."""
-    if step.match is not None:
-        wanted = ", ".join(f"{key} {value}" for key, value in step.match.to_dict().items())
-        text = f"{row(step)}: no module matches {wanted}"
-        classes = Counter(site.layer.cls.__name__ for site in sites)
-        return text + _near((step.match.class_ or "").strip("*"), classes)
-    names = Counter(site.layer.name for site in sites if site.layer.name)
-    return f"{row(step)}: no layer {step.name}" + _near(step.name, names)
+    said = f", said at {found}" if (found := origin(step)) else ""
+    if step.match is None:
+        names = Counter(site.layer.name for site in sites if site.layer.name)
+        near = _near(step.name, names) if names else "; the model registers no names: add match: {class: …}"
+        return f"no layer {step.name}{said}{near}"
+    wanted = ", ".join(f"{key} {value}" for key, value in step.match.to_dict().items())
+    if step.match.class_ is None and step.match.type is not None:
+        near = _near(step.match.type, Counter(offered(site.layer.cls) for site in sites))
+    else:
+        near = _near((step.match.class_ or "").strip("*"), Counter(site.layer.cls.__name__ for site in sites))
+    return f"no module matches {wanted}{said}{near}"
 
 
 def _near(word: str, found: Counter[str]) -> str:
-    near = get_close_matches(word, found, n=3, cutoff=0.5) or sorted(found)[:8]
+    """Name what is like a word, by the last part of each, or else the first of all."""
+    ends = {name.rpartition(".")[2]: name for name in found}
+    close = [ends[end] for end in get_close_matches(word.rpartition(".")[2], ends, n=3, cutoff=0.5)]
+    near = close or sorted(found)[:8]
     if not word or not near:
         return ""
     return "; the model has " + ", ".join(f"{name} ({found[name]})" for name in near)

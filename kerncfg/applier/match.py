@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kerncfg.applier.adapters import LayerClass, Site, Sites
     from kerncfg.documents.config import Match
 
-__all__ = ["Claim", "claims", "glob", "row"]
+__all__ = ["Claim", "claims", "glob", "offered", "origin", "row"]
 
 # The step that takes a module, or would have taken it but for the `exclude` glob beside it. Modules share it: naming
 # its fields, or one for each of 10,000 modules, would cost as much as walking over them.
@@ -27,6 +27,21 @@ Claim = tuple[Step, str | None]
 def row(step: Step) -> str:
     """Return how the user says a step: the key of its row."""
     return f"{'kernels' if step.own else 'inherited'}.{step.name}"
+
+
+def origin(step: Step) -> str | None:
+    """Return where the first kernel of a step was said."""
+    for found in step.modes.values():
+        said = [choice.origin for choice in found.choices]
+        said += [rejection.origin for rejection in (*found.rejected, *found.unreached)]
+        if first := next(filter(None, said), None):
+            return first
+    return None
+
+
+def _placed(step: Step) -> str:
+    said = origin(step)
+    return f"{row(step)} ({said})" if said else row(step)
 
 
 def claims(sites: Sites, steps: Sequence[Step]) -> list[Claim | None]:
@@ -75,7 +90,7 @@ class _Rows:
         if len(matching) > 1:
             raise ConflictError(
                 f"{site.path or 'the model itself'} ({site.layer.cls.__qualname__}) is taken by "
-                f"{' and '.join(map(row, matching))}, each through its match",
+                f"{' and '.join(map(_placed, matching))}, each through its match",
                 hint="narrow one match, or name the module in the other row's exclude",
             )
         return next(iter([*free, *verdicts]), None)
@@ -107,6 +122,14 @@ def _is_called(cls: type, name: str) -> bool:
                     return False
             return found is cls
     return False
+
+
+def offered(cls: type) -> str:
+    """Return the shortest name under which an imported module offers a class: `torch.nn.RMSNorm`."""
+    parts = cls.__module__.split(".")
+    packages = (".".join(parts[:end]) for end in range(1, len(parts)))
+    found = (name for name in packages if name in sys.modules and vars(sys.modules[name]).get(cls.__qualname__) is cls)
+    return f"{next(found, cls.__module__)}.{cls.__qualname__}"
 
 
 def _path_fits(match: Match | None, site: Site) -> bool:

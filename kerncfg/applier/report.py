@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 __all__ = ["STATUSES", "Report", "ReportRow"]
@@ -31,10 +31,16 @@ class ReportRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Every site of an apply, in the model's order, and what was noticed beside them."""
+    """Every site of an apply, in the model's order, and what was noticed beside them.
+
+    `idle` says of each row of the user's that names a kernel and swaps nothing why; `absent` holds the inherited names
+    that no layer of this model has.
+    """
 
     rows: tuple[ReportRow, ...]
     notes: tuple[str, ...] = ()
+    idle: Mapping[str, str] = field(default_factory=dict)
+    absent: tuple[str, ...] = ()
 
     @property
     def counts(self) -> dict[str, int]:
@@ -46,7 +52,13 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain data, in the form of `schemas/report.schema.json`."""
-        return {"rows": [asdict(row) for row in self.rows], "counts": self.counts, "notes": list(self.notes)}
+        return {
+            "rows": [asdict(row) for row in self.rows],
+            "counts": self.counts,
+            "notes": list(self.notes),
+            "idle": dict(self.idle),
+            "absent": list(self.absent),
+        }
 
     def __str__(self) -> str:
         lines = [_COLUMNS, *self._groups()]

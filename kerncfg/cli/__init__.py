@@ -15,7 +15,7 @@ from kerncfg.cli.configs import schema, show, validate
 from kerncfg.cli.jobs import run
 from kerncfg.cli.machines import completion, doctor
 from kerncfg.cli.plans import diff, explain, plan
-from kerncfg.cli.words import code
+from kerncfg.cli.words import code, told
 
 __all__ = ["main", "program"]
 
@@ -50,14 +50,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)  # noqa: T201 - the command line's own output
         return 130
     except click.ClickException as error:
-        error.show()
+        _meant(error, sys.argv[1:] if arguments is None else arguments).show()
         return error.exit_code
     except KerncfgError as error:
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        print(f"error: {told(error)}", file=sys.stderr)  # noqa: T201
         return code(error)
     except BrokenPipeError:
         return 0
     return result if isinstance(result, int) else 0
+
+
+def _meant(error: click.ClickException, arguments: Sequence[str]) -> click.ClickException:
+    """Return the error that says how an override is written, if one was written as an option."""
+    from kerncfg.compiler.overrides import NODES
+
+    option = error.option_name if isinstance(error, click.NoSuchOption) else ""
+    name = option.lstrip("-")
+    at = next((place for place, word in enumerate(arguments) if word.partition("=")[0] == option), None)
+    if at is None or name.partition(".")[0] not in NODES or not isinstance(error, click.NoSuchOption):
+        return error
+    value = arguments[at].partition("=")[2] or next(iter(arguments[at + 1 :]), "NAME")
+    return click.UsageError(f"{error.message}\n  hint: {name} is an override: write {name}={value}", error.ctx)
 
 
 @contextmanager

@@ -7,15 +7,18 @@ from pathlib import Path
 import click
 
 from kerncfg.cli import completing
-from kerncfg.cli.words import as_data, asking, data, is_override, overrides_in
+from kerncfg.cli.words import as_data, asking, data, is_override, overrides_in, told
 
 __all__ = ["schema", "show", "validate"]
 
 
 @click.command()
-@asking(completing.words(files=True), "[FILES] [OVERRIDES]...")
+@asking(completing.words(files=True), "[FILES|OVERRIDES]...")
 def validate(words: tuple[str, ...], config_dir: Path | None, as_json: bool) -> int:
-    """Check the composed configuration, or the given files: every fault in one run, each with its place."""
+    """Check the composed configuration, or files.
+
+    Tells every fault in one run, each with its place. A word with a = or a leading ~ is an override, any other a file.
+    """
     from kerncfg import api
     from kerncfg.compiler.normalise import normalise
     from kerncfg.compiler.schema import validate as check
@@ -37,7 +40,7 @@ def validate(words: tuple[str, ...], config_dir: Path | None, as_json: bool) -> 
     if as_json:
         data({"valid": not issues, "issues": [issue.to_dict() for issue in issues]})
     for issue in issues:
-        click.echo(f"error: {issue}", err=True)
+        click.echo(f"error: {told(issue)}", err=True)
     if not issues and not as_json:
         click.echo(f"valid: {', '.join(map(str, files)) or 'the composed configuration'}")
     return 1 if issues else 0
@@ -46,7 +49,7 @@ def validate(words: tuple[str, ...], config_dir: Path | None, as_json: bool) -> 
 @click.command()
 @asking(completing.words())
 def show(words: tuple[str, ...], config_dir: Path | None, as_json: bool) -> None:
-    """Print the composed configuration as YAML, with where each value was said."""
+    """Print the composed configuration, with its sources."""
     from kerncfg import api
     from kerncfg.compiler.writing import document_lines
 
@@ -61,7 +64,7 @@ def show(words: tuple[str, ...], config_dir: Path | None, as_json: bool) -> None
 @click.argument("name", required=False)
 @as_data
 def schema(name: str | None, as_json: bool) -> None:
-    """Print the JSON schema of a group or document, or the names of all of them."""
+    """Print a JSON schema, or the names of all of them."""
     from kerncfg.compiler.schema import names
     from kerncfg.compiler.schema import schema as read
     from kerncfg.errors import ConfigError

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from kerncfg.cli import completing
-from kerncfg.cli.words import asking, code, data, overrides_in, trusting
+from kerncfg.cli.words import asking, code, data, overrides_in, told, trusting
 
 if TYPE_CHECKING:
     from kerncfg.run import Outcome
 
 __all__ = ["run"]
+
+_FEW = 3  # rows with one reason that a line names
 
 
 @click.command()
@@ -21,21 +26,47 @@ __all__ = ["run"]
 @trusting
 @click.option("-m", "--multirun", is_flag=True, help="Sweep: run once for each combination of a=1,2 b=3,4.")
 def run(words: tuple[str, ...], config_dir: Path | None, as_json: bool, trust: tuple[str, ...], multirun: bool) -> int:
-    """Build the model, apply the plan, verify and measure each kernel, and keep it all in a run folder."""
+    """Build a model, apply the plan, verify and measure.
+
+    Prints the plan, what happened at each site of the model, how each kernel compares with the original, and how fast
+    both are. All of it is kept in a folder of the run.
+    """
     from kerncfg import run as job
-    from kerncfg.cli.tables import print_stage
+    from kerncfg.cli.tables import print_stage, print_sweep
 
     def show(outcome: Outcome, stage: str) -> None:
-        if not as_json:
+        if stage == "start":
+            if multirun:
+                click.echo(_heading(outcome), err=as_json)
+        elif stage == "end":
+            if outcome.error is not None:
+                click.echo(f"error: {told(outcome.error)}", err=True)
+            for line in (*_idle(outcome), f"{'passed' if outcome.passed else 'failed'}: {outcome.folder}"):
+                click.echo(line, err=as_json)
+        elif not as_json:
             print_stage(outcome, stage)
 
-    outcomes = job.run(overrides_in(words), config_dir=config_dir, multirun=multirun, trust=trust, show=show)
+    # What a kernel or a model prints is no part of the data.
+    with redirect_stdout(sys.stderr) if as_json else nullcontext():
+        outcomes = job.run(overrides_in(words), config_dir=config_dir, multirun=multirun, trust=trust, show=show)
     if as_json:
-        found = [outcome.to_dict() for outcome in outcomes]
-        data(found if multirun else found[0])
-    for outcome in outcomes:
-        if outcome.error is not None:
-            click.echo(f"error: {outcome.error}", err=True)
-        click.echo(f"{'passed' if outcome.passed else 'failed'}: {outcome.folder}", err=as_json)
+        data({"runs": [outcome.to_dict() for outcome in outcomes]})
+    elif multirun:
+        print_sweep(outcomes)
     codes = [0 if outcome.passed else 1 if outcome.error is None else code(outcome.error) for outcome in outcomes]
     return max(codes, default=0)
+
+
+def _heading(outcome: Outcome) -> str:
+    lead = "\n" if outcome.number > 1 else ""
+    of = f" of {outcome.total}" if outcome.total else ""
+    return f"{lead}run {outcome.number}{of}: {' '.join(outcome.swept)}"
+
+
+def _idle(outcome: Outcome) -> Iterator[str]:
+    """Yield a line for each reason why rows of the user's swapped nothing."""
+    idle = outcome.report.idle if outcome.report else {}
+    for reason in dict.fromkeys(idle.values()):
+        rows = [row for row, why in idle.items() if why == reason]
+        more = f" and {len(rows) - _FEW} more" if len(rows) > _FEW else ""
+        yield f"nothing swapped: {', '.join(rows[:_FEW])}{more}: {reason}"

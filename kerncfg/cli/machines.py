@@ -13,7 +13,10 @@ __all__ = ["completion", "doctor"]
 @click.command()
 @as_data
 def doctor(as_json: bool) -> int:
-    """Look at versions, device, compiler, variables and caches, and say what is wrong and how to mend it."""
+    """Check this machine, and say how to mend what is wrong.
+
+    Looks at versions, device, compiler, variables and caches.
+    """
     from kerncfg.cli.tables import print_diagnosis
     from kerncfg.doctor import examine
     from kerncfg.signs import gather
@@ -31,7 +34,7 @@ def doctor(as_json: bool) -> int:
 @as_data
 @click.pass_context
 def completion(ctx: click.Context, shell: str | None, as_json: bool) -> None:
-    r"""Print the script that completes kerncfg's words in a shell.
+    r"""Print the script that completes words in a shell.
 
     \b
     bash: eval "$(kerncfg completion bash)"      in ~/.bashrc

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from kerncfg.cli import completing
-from kerncfg.cli.words import as_data, asking, data, is_override, overrides_in, trusting
+from kerncfg.cli.words import as_data, asking, data, is_override, overrides_in, see, trusting
+
+if TYPE_CHECKING:
+    from kerncfg.documents.step import Step
 
 __all__ = ["diff", "explain", "plan"]
 
@@ -16,10 +21,16 @@ __all__ = ["diff", "explain", "plan"]
 @asking(completing.words())
 @trusting
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Also write the plan to this file.")
+@click.option("--all", "every", is_flag=True, help="Also list the inherited names that keep the original.")
 def plan(
-    words: tuple[str, ...], config_dir: Path | None, as_json: bool, trust: tuple[str, ...], output: Path | None
+    words: tuple[str, ...],
+    config_dir: Path | None,
+    as_json: bool,
+    trust: tuple[str, ...],
+    output: Path | None,
+    every: bool,
 ) -> None:
-    """Decide what each name would run on a target, and why nothing else; no model is touched."""
+    """Decide what each name runs on a target; no model is touched."""
     from kerncfg import api
     from kerncfg.cli.tables import print_plan
     from kerncfg.errors import ConfigError
@@ -33,7 +44,7 @@ def plan(
     if as_json:
         data(made.to_dict())
     else:
-        print_plan(made)
+        print_plan(made, every=every)
         if output:
             click.echo(f"written to {output}", err=True)
 
@@ -42,7 +53,7 @@ def plan(
 @asking(completing.words(names=True), "NAME [OVERRIDES]...")
 @trusting
 def explain(words: tuple[str, ...], config_dir: Path | None, as_json: bool, trust: tuple[str, ...]) -> None:
-    """Say for one name what runs in every mode, and of every other candidate why it does not."""
+    """Say what one name runs in each mode, and why nothing else."""
     from kerncfg import api
     from kerncfg.errors import ConfigError
 
@@ -55,14 +66,25 @@ def explain(words: tuple[str, ...], config_dir: Path | None, as_json: bool, trus
     if as_json:
         data(explanation.to_dict())
     else:
-        click.echo(str(explanation))
+        sections = see(_against(explanation.step))
+        click.echo("\n".join([str(explanation), *(["", *sections] if sections else [])]))
+
+
+def _against(step: Step) -> Iterator[str]:
+    """Yield every reason of a step but those of its kernels."""
+    for found in step.modes.values():
+        yield from (choice.reason for choice in found.choices if choice.original)
+        yield from (entry.reason for entry in (*found.rejected, *found.unreached))
 
 
 @click.command()
 @click.argument("files", nargs=-1, metavar="PLAN PLAN", type=click.Path(path_type=Path))
 @as_data
 def diff(files: tuple[Path, ...], as_json: bool) -> int:
-    """Compare two plan files: what the second would do differently. The exit code is 1 if it would."""
+    """Compare two plan files.
+
+    Prints what the second would do differently. The exit code is 1 if it would.
+    """
     from kerncfg import api
     from kerncfg.errors import ConfigError
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from kerncfg.documents.plan import Plan
     from kerncfg.run import Outcome
 
-__all__ = ["print_diagnosis", "print_plan", "print_stage"]
+__all__ = ["print_diagnosis", "print_plan", "print_stage", "print_sweep"]
 
 _STYLES = {"kernel": "green", "original": "", "else": "dim", "refused": "yellow"}
 _STYLES |= {"ok": "green", "warn": "yellow", "error": "bold red"}
@@ -27,8 +29,11 @@ def console() -> Console:
     return Console(width=None if sys.stdout.isatty() else 100_000, highlight=False, soft_wrap=False)
 
 
-def print_plan(plan: Plan) -> None:
-    """Print a plan: what each name runs and what was passed over; inherited names left alone share a line."""
+def print_plan(plan: Plan, *, every: bool = False) -> None:
+    """Print a plan: what each name runs and what was passed over.
+
+    Inherited names left alone are counted in one line; with `every` they are listed.
+    """
     out = console()
     out.print(Text(heading(plan.digest, plan.target)))
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -40,7 +45,7 @@ def print_plan(plan: Plan) -> None:
         table.add_row(*(Text(cell, style=found) for cell, found in zip(line.cells(), styles, strict=True)))
     if table.row_count:
         out.print(table)
-    for sentence in kept(plan.steps):
+    for sentence in kept(plan.steps, names=every):
         out.print(Text(sentence, style="dim"))
     for note in plan.notes:
         out.print(Text(f"note: {note}"))
@@ -67,6 +72,31 @@ def print_stage(outcome: Outcome, stage: str) -> None:
     out = console()
     if stage == "plan" and outcome.plan is not None:
         print_plan(outcome.plan)
-    elif stage != "error":
-        out.print(Text(f"\n{stage}", style="bold"))
-        out.print(Text(str(getattr(outcome, stage))))
+        return
+    out.print(Text(f"\n{stage}", style="bold"))
+    out.print(Text(str(getattr(outcome, stage))))
+    if stage == "measurement" and outcome.verification is not None:
+        failed = dict.fromkeys(f"{row.name} ({row.kernel})" for row in outcome.verification.rows if not row.passed)
+        for kernel in failed:
+            out.print(Text(f"{kernel} failed verification: its speed means nothing", style="yellow"))
+
+
+def print_sweep(outcomes: Sequence[Outcome]) -> None:
+    """Print what every run of a sweep came to, one line each."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("run", "overrides", "swapped", "passed", "model speedup", "folder"):
+        table.add_column(column, overflow="fold")
+    for outcome in outcomes:
+        swapped = str(outcome.report.counts["swapped"]) if outcome.report else "-"
+        model = outcome.measurement.model if outcome.measurement else None
+        speedup = f"{model.speedup:.2f}" if model and model.speedup is not None else "-"
+        cells = (str(outcome.number), " ".join(outcome.swept), swapped, "yes" if outcome.passed else "NO", speedup)
+        table.add_row(*map(Text, (*cells, _shown(outcome.folder))))
+    out = console()
+    out.print(Text("\nsweep", style="bold"))
+    out.print(table)
+
+
+def _shown(folder: Path) -> str:
+    here = Path.cwd()
+    return str(folder.relative_to(here)) if folder.is_relative_to(here) else str(folder)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +11,9 @@ import click
 
 if TYPE_CHECKING:
     from kerncfg.cli.completing import Complete
-    from kerncfg.errors import KerncfgError
+    from kerncfg.errors import Issue, KerncfgError
 
-__all__ = ["as_data", "asking", "code", "data", "is_override", "overrides_in", "trusting"]
+__all__ = ["as_data", "asking", "code", "data", "is_override", "overrides_in", "see", "told", "trusting"]
 
 Command = Callable[..., Any]
 
@@ -28,6 +28,8 @@ def asking(complete: Complete, metavar: str = "[OVERRIDES]...") -> Callable[[Com
             click.argument("words", nargs=-1, metavar=metavar, shell_complete=complete),
             click.option(
                 "--config-dir",
+                multiple=True,
+                callback=_only,
                 type=click.Path(path_type=Path),
                 help="A folder of your own groups; its files go before the packaged ones.",
             ),
@@ -37,6 +39,15 @@ def asking(complete: Complete, metavar: str = "[OVERRIDES]...") -> Callable[[Com
         return function
 
     return decorated
+
+
+def _only(ctx: click.Context, option: click.Parameter, folders: tuple[Path, ...]) -> Path | None:
+    from kerncfg.errors import ConfigError
+
+    if len(folders) > 1:
+        found = " and ".join(map(str, folders))
+        raise ConfigError(f"--config-dir is given {len(folders)} times: {found}", hint="keep one of them")
+    return next(iter(folders), None)
 
 
 trusting = click.option(
@@ -72,6 +83,26 @@ def code(error: KerncfgError) -> int:
     from kerncfg.errors import IntegrityError, SourceError
 
     return 3 if isinstance(error, SourceError) and not isinstance(error, IntegrityError) else 1
+
+
+def told(error: KerncfgError | Issue) -> str:
+    """Return an error or fault as it is printed: with its hint, and the section of the docs about it."""
+    parts: Iterable[KerncfgError | Issue] = getattr(error, "issues", (error,))
+    return "\n".join("\n".join([str(part), *(f"  {line}" for line in see(_messages(part)))]) for part in parts)
+
+
+def _messages(error: KerncfgError | Issue) -> list[str]:
+    """Return what an error says: one that gathers reasons says each of them."""
+    reasons: dict[str, list[str]] = getattr(error, "reasons", {})
+    return [reason for found in reasons.values() for reason in found] or [error.message]
+
+
+def see(messages: Iterable[str]) -> list[str]:
+    """Return a line for each section of the docs that is about some of the messages."""
+    from kerncfg.anchors import PAGE, anchor_of
+
+    found = dict.fromkeys(map(anchor_of, messages))
+    return [f"see: {PAGE}#{anchor}" for anchor in found if anchor]
 
 
 def data(value: Any) -> None:

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from kerncfg.compiler.reading import Place, parse, scalar
+from kerncfg.compiler.reading import Place, kind_of_key, parse
 from kerncfg.compiler.tree import KeyPath, Node, grow, merge, spell
 from kerncfg.documents.config import Origin
 from kerncfg.errors import ConfigError, Issue
@@ -56,7 +56,7 @@ def assign(node: Node | None, parts: Sequence[str], value: Node, lost: Lost, pat
         lost.append((path, node.origin))
     children = dict(inside) if isinstance(inside, dict) else {}
     if head not in children:
-        _check_key(head, value.origin.place, path)
+        _check_key(head, value.origin.place)
     children[head] = assign(children.get(head), rest, value, lost, (*path, head))
     return Node(children, value.origin, node.key)
 
@@ -105,24 +105,23 @@ def leaf(value: Any, argument: str) -> Node:
     return _worded(made, spoken, argument)
 
 
-def _check_keys(value: Any, argument: str, path: KeyPath = ()) -> None:
+def _check_keys(value: Any, argument: str) -> None:
     if isinstance(value, dict):
         for name, child in value.items():
-            _check_key(name if isinstance(name, str) else str(name), argument, path)
-            _check_keys(child, argument, (*path, str(name)))
+            if not isinstance(name, str):  # Hydra made it null, a boolean or a number, and its characters are lost
+                _check_key(
+                    "null" if name is None else repr(name).replace("inf", ".inf").replace("nan", ".nan"), argument
+                )
+            _check_key(str(name), argument)
+            _check_keys(child, argument)
     elif isinstance(value, list):
-        for index, child in enumerate(value):
-            _check_keys(child, argument, (*path, index))
+        for child in value:
+            _check_keys(child, argument)
 
 
-def _check_key(name: str, argument: str, path: KeyPath) -> None:
+def _check_key(name: str, argument: str) -> None:
     """Refuse a key that a file would not read as text, as it is refused there."""
-    try:
-        found = scalar(name)
-    except ValueError:
-        return
-    if not isinstance(found, str) and name:
-        kind = "null" if found is None else "a boolean" if isinstance(found, bool) else "a number"
+    if kind := kind_of_key(name):
         message = f"the key {name} is {kind} in YAML, expected text"
         raise ConfigError([fault(argument, message, f"such a key can stand in a file only, as '{name}' with quotes")])
 

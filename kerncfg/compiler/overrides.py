@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
-from kerncfg.compiler.reading import scalar
+from kerncfg.compiler.reading import kind_of_key, scalar
 from kerncfg.errors import ConfigError, Issue
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def pieces(value: str) -> list[str]:
             depth += 1
         elif char in _CLOSE:
             depth -= 1
-        elif char == "," and depth <= 0 and not _RANGE_GOES_ON.match(value, index + 1):
+        elif char == "," and depth <= 0 and value[index - 1] != "\\" and not _RANGE_GOES_ON.match(value, index + 1):
             found.append(value[start:index])
             start = index + 1
     return [*found, value[start:]]
@@ -157,7 +157,7 @@ def _without(argument: str, key: str, value: str | None) -> list[str]:
         if key in ("kernels", "inherited", "kernels@inherited"):
             return ["kernels=none" if key == "kernels" else "kernels@inherited=none"]
         if key in _OPTIONAL:
-            return [argument]
+            return [f"~{key}"]
         raise _refused(argument, f"leaves no {key}, which is needed", f"choose another one: {key}=NAME")
     if len(parts) == 2 and parts[0] in _MAPPINGS:
         return _spelled(argument, parts, "inherited")
@@ -195,6 +195,10 @@ def _parts(argument: str, key: str) -> list[str]:
         parts[-1] += slash + after
     if not all(parts):
         raise _refused(argument, "has an empty part in its key", "write names with one dot between them")
+    for part in parts:
+        if not re.fullmatch("0|[1-9][0-9]*", part) and (kind := kind_of_key(part)):
+            message = f"the key {part} is {kind} in YAML, expected text"
+            raise _refused(argument, message, f"such a key can stand in a file only, as '{part}' with quotes")
     return parts
 
 
@@ -217,9 +221,10 @@ def _value(argument: str, key: str, value: str) -> str:
 
 def _piece(argument: str, key: str, piece: str) -> str:
     text = piece.strip()
-    if found := _ESCAPE.search(_IN_QUOTES.sub("", piece)):
+    escape = _ESCAPE.search(_IN_QUOTES.sub("", piece))
+    if escape and not argument.startswith("++"):  # Hydra's own sweeps say `++key=a\\:b`
         quoted = text.replace("'", "\\'")
-        message = f"{found[0]} is one character on the command line, in a file it would be two"
+        message = f"{escape[0]} is one character on the command line, in a file it would be two"
         raise _refused(argument, message, f"for the text as it stands write {key}=\"'{quoted}'\"")
     try:
         parsed = read(f"k={piece}")
@@ -293,10 +298,10 @@ def _same_as_yaml(argument: str, key: str, text: str, found: Any) -> None:
         plain = not isinstance(found, str) and f"'{value}'" not in text and f'"{value}"' not in text
         if plain or (value == text and text[:1] not in ("'", '"')):
             _differs(argument, key, value, value, inside=not isinstance(found, str))
-    if isinstance(found, dict | list):
+    if isinstance(found, dict | list) and not argument.startswith("++"):  # a sweep says `inf` for 61e9540
         for token in _TOKEN.findall(_IN_QUOTES.sub("", text)):
-            if _reads(token) and not isinstance(value := read(f"k={token}").value(), str):
-                _differs(argument, key, token, value)
+            if _reads(token) and not isinstance(typed := read(f"k={token}").value(), str):
+                _differs(argument, key, token, typed)
     if isinstance(found, float | bool) or (found is None and text):
         _differs(argument, key, text, found)
 

@@ -18,7 +18,7 @@ from kerncfg.compiler.tree import KeyPath, Node, spell
 from kerncfg.documents.config import Origin
 from kerncfg.errors import ConfigError, Issue
 
-__all__ = ["Place", "parse", "read", "scalar"]
+__all__ = ["Place", "kind_of_key", "parse", "read", "scalar"]
 
 MAX_VALUES = 1_000_000  # what aliases may expand to: ten nested lists of ten aliases are more than memory holds
 
@@ -69,6 +69,7 @@ _Loader.add_implicit_resolver(
     list("-+0123456789"),
 )
 _SCALARS = yaml.constructor.SafeConstructor()
+_NOT_OF_ITS_TAG = (ValueError, LookupError)  # what PyYAML raises for `!!int x` and `!!bool x`
 
 
 def scalar(text: str, *, inside: bool = False) -> Any:
@@ -90,7 +91,21 @@ def scalar(text: str, *, inside: bool = False) -> Any:
         raise ValueError(text)
     if value.tag not in _TYPED:
         return value.value
-    return _SCALARS.construct_object(value)
+    try:
+        return _SCALARS.construct_object(value)
+    except _NOT_OF_ITS_TAG as error:
+        raise ValueError(text) from error
+
+
+def kind_of_key(name: str) -> str | None:
+    """Return what YAML makes of a name that stands bare before a colon, or `None` if that is text."""
+    try:
+        found = scalar(name)
+    except ValueError:
+        return None
+    if isinstance(found, str) or not name:
+        return None
+    return "null" if found is None else "a boolean" if isinstance(found, bool) else "a number"
 
 
 def read(path: Path, place: Place) -> Node:
@@ -177,7 +192,7 @@ class _Growth:
             return node.value
         try:
             return _SCALARS.construct_object(node)
-        except ValueError:
+        except _NOT_OF_ITS_TAG:
             message = f"{node.value!r} is no {node.tag.removeprefix(_TAG)}"
             self.place.fault(path, node.start_mark, message, f"for the text write '{node.value}'")
             return None

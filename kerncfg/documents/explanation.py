@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kerncfg.documents.step import ModePlan, Rejection, Step
     from kerncfg.documents.target import Mode, Target
 
-__all__ = ["SCHEMA", "Explanation", "explain"]
+__all__ = ["SCHEMA", "Explanation", "explain", "named"]
 
 SCHEMA = 1
 
@@ -64,9 +64,19 @@ def explain(name: str, steps: Sequence[Step], target: Target, notes: Sequence[st
     Raises:
         ConfigError: No row has that name; the hint holds the nearest ones.
     """
+    step = named(name, steps)
+    return Explanation(step=step, target=target, notes=tuple(note for note in notes if _about(note, name)))
+
+
+def named(name: str, steps: Sequence[Step]) -> Step:
+    """Return the step of a name.
+
+    Raises:
+        ConfigError: No row has that name; the hint holds the nearest ones.
+    """
     for step in steps:
         if step.name == name:
-            return Explanation(step=step, target=target, notes=tuple(note for note in notes if _about(note, name)))
+            return step
     known = {step.name.lower(): step.name for step in steps}
     near = [known[found] for found in difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.6)]
     names = ", ".join(step.name for step in steps) or "none"

@@ -12,7 +12,7 @@ from typing import Any, Self
 from kerncfg.documents import table
 from kerncfg.documents.config import Trust
 from kerncfg.documents.difference import Difference, compare
-from kerncfg.documents.explanation import Explanation, explain
+from kerncfg.documents.explanation import Explanation, explain, named
 from kerncfg.documents.step import Bind, Choice, Keep, Kernel, ModePlan, Rejection, Step
 from kerncfg.documents.target import Target
 from kerncfg.errors import IntegrityError, LockError
@@ -78,9 +78,13 @@ class Plan:
         """Return how another plan differs from this one in what it does; it is false if the digests are the same."""
         return compare(self, other)
 
-    def step(self, name: str) -> Step | None:
-        """Return the step of one name, or `None`."""
-        return next((step for step in self.steps if step.name == name), None)
+    def step(self, name: str) -> Step:
+        """Return the step of one name.
+
+        Raises:
+            ConfigError: No row has that name; the hint holds the nearest ones.
+        """
+        return named(name, self.steps)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain data, in the form of `schemas/plan.schema.json`."""

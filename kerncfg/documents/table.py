@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import html
+import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["COLUMNS", "Line", "conditions", "heading", "kept", "lines", "markup", "modes", "text"]
 
 COLUMNS = ("name", "runs", "in", "why", "said at")
+_FEW = 2  # reasons of inherited names that are told where the names are not
+_MODES = "{modes}"  # stands in a reason for the modes of its line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,14 +49,21 @@ def lines(steps: Iterable[Step]) -> list[Line]:
     return [line for step in steps if _shown(step) for line in _lines(step)]
 
 
-def kept(steps: Iterable[Step]) -> list[str]:
-    """Return a sentence for each reason why inherited names keep their original, with all of those names."""
-    quiet: dict[str, list[str]] = {}
-    for step in steps:
-        if not _shown(step):
-            refused = (rejection.reason for found in step.modes.values() for rejection in found.rejected)
-            quiet.setdefault("; ".join(dict.fromkeys(refused)) or step.reason, []).append(step.name)
-    return [f"inherited, original kept ({reason}): {', '.join(names)}" for reason, names in sorted(quiet.items())]
+def kept(steps: Iterable[Step], *, names: bool = False) -> list[str]:
+    """Return how many inherited names keep their original, and why; with `names` a sentence for each reason."""
+    quiet = [(step.name, _why_kept(step)) for step in steps if not _shown(step)]
+    reasons = Counter(reason for _, reason in quiet)
+    if names:
+        told = {reason: ", ".join(name for name, why in quiet if why == reason) for reason in sorted(reasons)}
+        return [f"inherited, original kept ({reason}): {found}" for reason, found in told.items()]
+    if not quiet:
+        return []
+    first = reasons.most_common(_FEW)
+    counted = ", ".join(f"{count} {reason}" for reason, count in first)
+    if others := len(quiet) - sum(count for _, count in first):
+        counted += f", {others} for other reasons"
+    verb = "name keeps" if len(quiet) == 1 else "names keep"
+    return [f"inherited: {len(quiet)} {verb} the original ({counted})"]
 
 
 def modes(found: Sequence[Mode]) -> str:
@@ -88,6 +99,11 @@ def markup(digest: str, target: Target, steps: Sequence[Step], notes: Sequence[s
     return f"<p>{html.escape(heading(digest, target))}</p>{table}" + (f"<ul>{items}</ul>" if items else "")
 
 
+def _why_kept(step: Step) -> str:
+    refused = (rejection.reason for found in step.modes.values() for rejection in found.rejected)
+    return "; ".join(dict.fromkeys(refused)) or step.reason
+
+
 def _shown(step: Step) -> bool:
     """Say whether a name has lines of its own; inherited names left alone share a sentence."""
     return step.own or step.kind != "keep"
@@ -101,7 +117,8 @@ def _lines(step: Step) -> Iterator[Line]:
         for index, choice in enumerate(found.choices):
             kernel = choice.kernel
             build = f" ({kernel.variant})" if kernel.variant else ""
-            reason = "" if choice.original and choice.origin is None else choice.reason
+            # A reason that names its mode is the same one for the other modes of a line.
+            reason = re.sub(rf"\b{mode}\b", _MODES, choice.reason)
             only = f", if {words}" if (words := conditions(choice.conditions)) else ""
             tone = "else" if index else "original" if choice.original else "kernel"
             prefix = "else " if index else ""
@@ -112,4 +129,5 @@ def _lines(step: Step) -> Iterator[Line]:
             refused.setdefault(said, []).append(mode)
     for index, ((tone, runs, why, origin), found_modes) in enumerate([*choices.items(), *refused.items()]):
         where = modes(found_modes)
+        why = why.replace(_MODES, where)
         yield Line(name=step.name, runs=runs, modes=where, why=why, origin=origin, tone=tone, first=not index)

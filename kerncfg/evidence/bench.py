@@ -13,18 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from kerncfg.evidence.capture import (
-    Sample,
-    capture,
-    cloned,
-    measured_modes,
-    one_line,
-    originals,
-    tensors_of,
-    undisturbed,
-)
+from kerncfg.evidence.capture import Sample, capture, measured_modes, originals
+from kerncfg.evidence.contents import FOREIGN, cloned, contents, one_line, shape_of, tensors_of
+from kerncfg.evidence.keeping import described, state_kept, undisturbed
 from kerncfg.evidence.rows import Measurement, TimedModel, TimedRow, Timing
-from kerncfg.evidence.trial import values_kept
 
 if TYPE_CHECKING:
     from torch import nn
@@ -55,14 +47,15 @@ def bench(bindings: Bindings, inputs: Mapping[str, Any], *, seconds: float = 0.5
     modes = measured_modes(bindings)
     rows: list[TimedRow] = []
     whole: dict[Mode, Timing] = {}
-    with undisturbed(bindings.model), _no_collections():
+    parts = [binding.module for binding in bindings.sites]
+    with undisturbed(bindings.model, parts), _no_collections():
         for mode in modes:
             bindings.model.train(mode.training)
             with originals(bindings):
                 found = [_row(sample, mode, seconds) for sample in captured.samples if sample.binding.kernels.get(mode)]
             rows += found
             if faulty := next((row for row in found if row.reason), None):
-                whole[mode] = Timing(reason=f"not run with its kernels: {faulty.path}: {faulty.reason}")
+                whole[mode] = Timing(reason=f"not run with its kernels: {faulty.path}: see its row")
             elif found:
                 whole[mode] = _whole(bindings, inputs, mode, seconds)
     notes = tuple(f"{path}: not reached by the run of the model, so not measured" for path in captured.unreached)
@@ -73,32 +66,43 @@ def bench(bindings: Bindings, inputs: Mapping[str, Any], *, seconds: float = 0.5
 class _Call:
     """One forward, and in training its backward, on inputs of its own that `refresh` puts back.
 
-    A backward may overwrite what it is given; without that, a reading would start from another's leftovers.
+    A backward may overwrite what it is given; without that, a reading would start from another's leftovers. Inputs
+    that a call changes in more than values, such as a cache that grows, are `used_up` by it: each reading is then of
+    one call, on a new copy.
     """
 
     forward: Callable[..., Any]
     module: nn.Module
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    inputs: tuple[tuple[Any, ...], dict[str, Any]]
     training: bool
     around: Callable[[], AbstractContextManager[None]] = nullcontext
-    wanted: list[torch.Tensor] = field(init=False, default_factory=list)
+    used_up: bool = field(init=False, default=False)
     upstream: dict[int, torch.Tensor] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        given = tensors_of((self.args, self.kwargs))
-        if self.training:
-            self.wanted = [tensor for tensor in given if tensor.requires_grad]
-            self.wanted += [weight for weight in self.module.parameters() if weight.requires_grad]
-            with self.around(), torch.enable_grad():
+        self._take()
+        before = _outline((self.args, self.kwargs))
+        if self.training or not _simple(before):
+            with self.around(), torch.set_grad_enabled(self.training):
                 outputs = tensors_of(self.forward(*self.args, **self.kwargs))
             self.upstream = {
                 place: torch.randn_like(output) for place, output in enumerate(outputs) if output.requires_grad
             }
+        self.used_up = _outline((self.args, self.kwargs)) != before
+        self._take()
+
+    def _take(self) -> None:
+        self.args, self.kwargs = cloned(self.inputs)
+        given = tensors_of((self.args, self.kwargs))
+        self.wanted = [tensor for tensor in given if tensor.requires_grad] if self.training else []
+        self.wanted += [weight for weight in self.module.parameters() if weight.requires_grad and self.training]
         self.held = [*given, *self.upstream.values()]
         self.values = [tensor.detach().clone() for tensor in self.held]
 
     def refresh(self) -> None:
+        if self.used_up:
+            self._take()
+            return
         with torch.no_grad():
             for tensor, value in zip(self.held, self.values, strict=True):
                 tensor.copy_(value)
@@ -112,20 +116,35 @@ class _Call:
                 torch.autograd.grad(results, self.wanted, list(self.upstream.values()), allow_unused=True)
 
 
+def _outline(value: Any) -> dict[str, Any]:
+    """Return what a value is made of without the values: places, and the shapes of tensors."""
+    return {
+        place: shape_of(part) if isinstance(part, torch.Tensor) else type(part)
+        for place, part in contents(value).items()
+    }
+
+
+def _simple(outline: Mapping[str, Any]) -> bool:
+    """Whether there is nothing in the inputs that could grow: no place below an argument."""
+    return not any(place.count("[") + place.count(".") > 2 for place in outline)
+
+
 def _row(sample: Sample, mode: Mode, seconds: float) -> TimedRow:
     binding = sample.binding
     kernel = binding.kernels[mode]
     assert kernel is not None
 
     def call(forward: Callable[..., Any]) -> _Call:
-        args, kwargs = cloned((sample.args, dict(sample.kwargs)))
-        return _Call(forward=forward, module=binding.module, args=args, kwargs=kwargs, training=mode.training)
+        inputs = (sample.args, dict(sample.kwargs))
+        return _Call(forward=forward, module=binding.module, inputs=inputs, training=mode.training)
 
     device = torch.device(sample.device)
-    with values_kept(binding.module) as written:
+    with state_kept(binding.module) as changes:
         timing = _timed(partial(call, binding.original()), partial(call, binding.forward(mode)), device, seconds)
-    if written:
-        timing = Timing(reason=f"writes to {' and '.join(written)}")
+    weights = {name for name, _ in binding.module.named_parameters()}
+    done = {place: change for place, change in changes.items() if place in weights}
+    if done:
+        timing = Timing(reason=described(done))
     return TimedRow(
         name=binding.name,
         path=sample.paths[0],
@@ -134,6 +153,7 @@ def _row(sample: Sample, mode: Mode, seconds: float) -> TimedRow:
         mode=mode.value,
         device=sample.device,
         dtype=sample.dtype,
+        shape=sample.shape,
         **_fields(timing),
     )
 
@@ -142,8 +162,7 @@ def _whole(bindings: Bindings, inputs: Mapping[str, Any], mode: Mode, seconds: f
     model = bindings.model
 
     def call(around: Callable[[], AbstractContextManager[None]]) -> _Call:
-        kwargs = cloned(dict(inputs))
-        return _Call(forward=model, module=model, args=(), kwargs=kwargs, training=mode.training, around=around)
+        return _Call(forward=model, module=model, inputs=((), dict(inputs)), training=mode.training, around=around)
 
     device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
     return _timed(partial(call, partial(originals, bindings)), partial(call, nullcontext), device, seconds)
@@ -166,9 +185,10 @@ def _timed(original: Callable[[], _Call], kernel: Callable[[], _Call], device: t
         pair = (original(), kernel())
         costs = [_warm(call, device, seconds) for call in pair]
         memory = [_peak(call, device) for call in pair]
-        repeats = max(1, int(min(_BLOCK / max(costs), seconds / _PAIRS / sum(costs))))
+        once = any(call.used_up for call in pair)
+        repeats = 1 if once else max(1, int(min(_BLOCK / max(costs), seconds / _PAIRS / sum(costs))))
         readings = _readings(pair, repeats, device, seconds)
-    except Exception as error:  # foreign code; a kernel that raises fails its row, not the run
+    except FOREIGN as error:  # foreign code; a kernel that raises fails its row, not the run
         return Timing(reason=f"raised {one_line(error)}")
     times = [statistics.median(reading) for reading in zip(*readings, strict=True)]
     ratios = [one / other for one, other in readings]

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from kerncfg.applier.bind import Edit, Owner, bind, unbind
 from kerncfg.errors import ApplyError
+from kerncfg.evidence.contents import Opaque, Shell, cloned, contents, copied, one_line, shape_of, tensors_of
+from kerncfg.evidence.keeping import undisturbed
 
 if TYPE_CHECKING:
     from torch import nn
@@ -20,42 +22,48 @@ if TYPE_CHECKING:
     from kerncfg.documents.plan import Kernel
     from kerncfg.documents.target import Mode
 
-__all__ = [
-    "Captured",
-    "Sample",
-    "capture",
-    "cloned",
-    "measured_modes",
-    "one_line",
-    "originals",
-    "tensors_of",
-    "undisturbed",
-]
+__all__ = ["Captured", "Sample", "capture", "input_contents", "measured_modes", "originals"]
+
+_SHAPES = 4  # of the inputs that a row shows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sample:
     """One call of one site, standing for every site that is called alike; `paths` names them all.
 
-    Tensors are detached clones that keep whether a gradient was wanted; what is no tensor is kept as it is.
+    Inputs are deep copies, tensors detached clones that keep whether a gradient was wanted. `shared` names those that
+    refuse to be copied, and that every run therefore gets as the one before left them.
     """
 
     binding: Binding
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     paths: tuple[str, ...]
+    shared: tuple[str, ...] = ()
 
     @property
     def device(self) -> str:
-        """The device of the first tensor the site gets or holds."""
-        return str(next(iter([*tensors_of((self.args, self.kwargs)), *self.binding.module.parameters()])).device)
+        """The device of the first tensor the site gets or holds; `cpu` if there is none."""
+        return next((str(tensor.device) for tensor in self._tensors()), "cpu")
 
     @property
     def dtype(self) -> str:
-        """The dtype of the first floating tensor the site gets or holds."""
-        tensors = [*tensors_of((self.args, self.kwargs)), *self.binding.module.parameters()]
-        floating = next((tensor for tensor in tensors if tensor.is_floating_point()), tensors[0])
-        return str(floating.dtype).removeprefix("torch.")
+        """The dtype of the first floating tensor the site gets or holds, else of the first, else `none`."""
+        tensors = self._tensors()
+        floating = next((tensor for tensor in tensors if tensor.is_floating_point()), None)
+        found = floating if floating is not None else next(iter(tensors), None)
+        return "none" if found is None else str(found.dtype).removeprefix("torch.")
+
+    @property
+    def shape(self) -> str:
+        """The shapes of the tensors among the inputs, as in `2x8x64, 2x8`."""
+        given = input_contents(self.args, self.kwargs, objects=False).values()
+        shapes = [shape_of(part) for part in given if isinstance(part, torch.Tensor)]
+        return ", ".join([*shapes[:_SHAPES], *(["…"] if len(shapes) > _SHAPES else [])]) or "none"
+
+    def _tensors(self) -> list[torch.Tensor]:
+        module = self.binding.module
+        return [*tensors_of((self.args, dict(self.kwargs))), *module.parameters(), *module.buffers()]
 
     def kernels(self, modes: tuple[Mode, ...]) -> dict[Kernel, tuple[Mode, ...]]:
         """Return each kernel that some of the modes run here, with those modes."""
@@ -80,17 +88,9 @@ def capture(bindings: Bindings, inputs: Mapping[str, Any]) -> Captured:
 
     Calls of the same kernels and class with the same dtypes, shapes and other arguments are one sample, the
     first of them: a model of many equal layers gives a handful. The run records for autograd without saving
-    activations.
+    activations, unless the model itself asks for them.
     """
-    found: dict[Hashable, tuple[Binding, tuple[Any, ...], dict[str, Any]]] = {}
-    paths: dict[Hashable, dict[str, None]] = {}
-
-    def note(binding: Binding, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        key = _likeness(binding, args, kwargs)
-        if key not in found:
-            found[key] = (binding, *cloned((args, kwargs)))
-        paths.setdefault(key, {})[binding.path] = None
-
+    calls = _Calls()
     model = bindings.model
     with undisturbed(model), ExitStack() as hooks, torch.enable_grad():
         model.eval()
@@ -98,19 +98,27 @@ def capture(bindings: Bindings, inputs: Mapping[str, Any]) -> Captured:
         for binding in bindings.sites:
 
             def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], site: Binding = binding) -> None:
-                note(site, args, kwargs)
+                calls.note(site, args, kwargs)
 
             hooks.callback(binding.module.register_forward_pre_hook(hook, with_kwargs=True).remove)
-        with torch.autograd.graph.saved_tensors_hooks(_forgotten, _forgotten):
+        forgetful = _Forgetful()
+        try:
+            with undisturbed(model), torch.autograd.graph.saved_tensors_hooks(forgetful.pack, forgetful.unpack):
+                _run(model, inputs)
+        except ApplyError:
+            if not forgetful.asked:
+                raise
+            calls = _Calls()  # a model that differentiates in its own forward needs its activations
             _run(model, inputs)
-    reached = {path for group in paths.values() for path in group}
-    return Captured(
-        samples=tuple(
-            Sample(binding=binding, args=args, kwargs=kwargs, paths=tuple(paths[key]))
-            for key, (binding, args, kwargs) in found.items()
-        ),
-        unreached=tuple(binding.path for binding in bindings.sites if binding.path not in reached),
-    )
+    return calls.captured(bindings)
+
+
+def input_contents(args: tuple[Any, ...], kwargs: Mapping[str, Any], *, objects: bool = True) -> dict[str, Any]:
+    """Return `contents` of all arguments, each named as it was given: `input 0`, `input mask`."""
+    found: dict[str, Any] = {}
+    for name, value in [*enumerate(args), *kwargs.items()]:
+        found |= contents(value, f"input {name}", objects=objects)
+    return found
 
 
 def measured_modes(bindings: Bindings) -> tuple[Mode, ...]:
@@ -129,71 +137,6 @@ def originals(bindings: Bindings) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Put modes, buffers, gradients and random state of the model back on the way out."""
-    modes = [(module, module.training) for module in model.modules()]
-    buffers = [
-        (module._buffers, name, buffer) for module in model.modules() for name, buffer in module._buffers.items()
-    ]
-    values = [None if buffer is None else buffer.clone() for _, _, buffer in buffers]
-    gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
-    for parameter, _ in gradients:
-        parameter.grad = None
-    try:
-        with random_state_kept(model):
-            yield
-    finally:
-        for module, training in modes:  # parents stand before their children, whom they take along
-            if module.training is not training:
-                module.train(training)
-        with torch.no_grad():
-            for (own, name, buffer), value in zip(buffers, values, strict=True):
-                own[name] = buffer
-                if buffer is not None and value is not None and not same(buffer, value):
-                    buffer.copy_(value)
-        for parameter, gradient in gradients:
-            parameter.grad = gradient
-
-
-@contextmanager
-def random_state_kept(model: nn.Module) -> Iterator[None]:
-    """Fork the random state of the CPU and of the devices that the model is on."""
-    used = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
-    types = {device.type for device in used} & {"cuda", "xpu"}
-    with ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng(devices=[]))
-        for kind in sorted(types):
-            indices = sorted(device.index or 0 for device in used if device.type == kind)
-            stack.enter_context(torch.random.fork_rng(devices=indices, device_type=kind))
-        yield
-
-
-def cloned(value: Any) -> Any:
-    """Return the same structure with every tensor detached and cloned; a wanted gradient stays wanted."""
-
-    def clone(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.detach().clone().requires_grad_(tensor.requires_grad)
-
-    return pytree.tree_map_only(torch.Tensor, clone, value)
-
-
-def tensors_of(value: Any) -> list[torch.Tensor]:
-    """Return the tensors of a structure of tuples, lists, dicts and registered classes, in order."""
-    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
-
-
-def same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors of one shape hold the same values, NaN being equal to NaN."""
-    return bool(((one == other) | (one.isnan() & other.isnan())).all())
-
-
-def one_line(error: BaseException) -> str:
-    """Return an exception's type and the first line of its text."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-
-
 def _run(model: nn.Module, inputs: Mapping[str, Any]) -> None:
     try:
         model(**cloned(dict(inputs)))
@@ -203,24 +146,64 @@ def _run(model: nn.Module, inputs: Mapping[str, Any]) -> None:
         raise ApplyError(message, hint=f"it was called with {given}; check what its inputs should be") from error
 
 
-def _forgotten(_: torch.Tensor) -> torch.Tensor:
-    return torch.empty(0)
+class _Calls:
+    """The first of all calls that are alike, and where the others were made."""
+
+    def __init__(self) -> None:
+        self._found: dict[Hashable, tuple[Binding, tuple[Any, ...], dict[str, Any], tuple[str, ...]]] = {}
+        self._paths: dict[Hashable, dict[str, None]] = {}
+
+    def note(self, binding: Binding, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        key = _likeness(binding, args, kwargs)
+        if key not in self._found:
+            named: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
+            made, shared = copied(named)
+            places = tuple(f"input {place.strip('[.]').replace('].', '.')} ({kind})" for place, kind in shared)
+            kept = tuple(made.pop(number) for number in range(len(args)))
+            self._found[key] = (binding, kept, made, places)
+        self._paths.setdefault(key, {})[binding.path] = None
+
+    def captured(self, bindings: Bindings) -> Captured:
+        reached = {path for group in self._paths.values() for path in group}
+        return Captured(
+            samples=tuple(
+                Sample(binding=binding, args=args, kwargs=kwargs, paths=tuple(self._paths[key]), shared=shared)
+                for key, (binding, args, kwargs, shared) in self._found.items()
+            ),
+            unreached=tuple(binding.path for binding in bindings.sites if binding.path not in reached),
+        )
+
+
+class _Forgetful:
+    """Keeps no tensor alive for a backward, and knows if somebody asked for one that is gone."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def pack(self, tensor: torch.Tensor) -> weakref.ref[torch.Tensor]:
+        return weakref.ref(tensor)
+
+    def unpack(self, packed: weakref.ref[torch.Tensor]) -> torch.Tensor:
+        found = packed()
+        if found is None:
+            self.asked = True
+            raise RuntimeError("this run keeps no activations")
+        return found
 
 
 def _likeness(binding: Binding, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
-    leaves, structure = pytree.tree_flatten((args, dict(kwargs)))
     module = binding.module
     return (
         binding.name,
         tuple(binding.kernels.items()),
         type(module),
         tuple((name, tensor.dtype, tensor.shape) for name, tensor in module.named_parameters()),
-        str(structure),
-        tuple(_kind(leaf) for leaf in leaves),
+        tuple((place, _kind(part)) for place, part in input_contents(args, kwargs, objects=False).items()),
     )
 
 
-def _kind(leaf: Any) -> Any:
-    if isinstance(leaf, torch.Tensor):
-        return leaf.dtype, leaf.device, leaf.shape, leaf.is_contiguous(), leaf.requires_grad
-    return leaf if isinstance(leaf, (int, float, str, bool, type(None))) else type(leaf)
+def _kind(part: Any) -> Hashable:
+    if isinstance(part, torch.Tensor):
+        plain = part.layout == torch.strided and not part.is_nested
+        return part.dtype, part.device, shape_of(part), plain and part.is_contiguous(), part.requires_grad
+    return part if isinstance(part, (Shell, Opaque)) else (type(part), repr(part))

@@ -21,19 +21,33 @@ more), and 8 standard deviations are never reached by chance. `floor` is for ori
 float32 16 eps, the drift of a running sum of 1,000 terms (√1000 half-eps steps); in float64 64 eps, since
 there the reference itself is rounded; in the half types 2 eps, since sums are kept in float32 and only stores
 round: more would hide a wrong weight of 3 %. `gain` is the floor in float32 and float64, where it needs no
-help, and eps/16 in the half types. `share` 1: one wrong element is a wrong kernel.
+help, and eps/16 in the half types. `share` 1: one wrong element is a wrong kernel. A dtype without thresholds, such as
+float8, is judged by equality.
+
+What this cannot see: where all of a result is what cancellation leaves over (a sum of terms that should be zero), r is
+no measure of the terms, and few values give no typical error either. Another order of such a sum may fail.
+
+Whole models are judged row by row instead (`judge_rows`), since they amplify what single kernels differ in: a row
+passes if
+
+    rms(k - r)  <=  slack · max(rms_row(o - r), rms_all(o - r))  +  floor · rms_row(r)
+
+over the original o and, if that is not enough, over originals whose swapped layers' results were each moved by up to
+one eps at random: what the model makes of one rounding there, it may make of a kernel's.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import torch
 
-__all__ = ["Difference", "Limits", "judge", "number", "relative_error"]
+from kerncfg.evidence.contents import FOREIGN, dense, one_line
+
+__all__ = ["Difference", "Limits", "judge", "judge_rows", "number", "relative_error"]
 
 _SHORTEST_ROW = 16  # below this a row says nothing about typical sizes, and the whole tensor stands for it
 # An original further than this from its float64 reference computes something else, and is no yardstick.
@@ -122,34 +136,109 @@ def judge(
     kernel: torch.Tensor,
     reference: torch.Tensor | None,
     thresholds: Mapping[str, Mapping[str, float]],
+    dtype: torch.dtype | None = None,
 ) -> Difference:
     """Compare one tensor of a kernel's result with the original's and with the float64 reference.
 
     Without a reference, or with one that the original does not follow, the original takes its place and
-    `slack` multiplies `floor`. Equal values pass, NaN with NaN too. `what` names the tensor in the reasons.
+    `slack` multiplies `floor`. Equal values pass, NaN with NaN too. Sparse, nested and quantized tensors are compared
+    by their values. `what` names the tensor in the reasons. `dtype` is the one whose thresholds count, if not the
+    original's own.
     """
     if fault := _unlike(original, kernel):
         return Difference(within=0.0, identical=0.0, count=original.numel(), reasons=(f"{what}: {fault}",))
+    try:
+        o, k = dense(original.detach()), dense(kernel.detach())
+        r = None if reference is None else dense(reference.detach())
+        if o is None or k is None:
+            return Difference(reasons=(f"{what}: the original's is on the meta device, and cannot be compared",))
+        return _judged(what, o, k, r, thresholds, dtype or original.dtype)
+    except FOREIGN as error:  # types of tensors that we know nothing of
+        return Difference(reasons=(f"{what}: cannot be compared: {one_line(error)}",))
+
+
+def _judged(
+    what: str,
+    original: torch.Tensor,
+    kernel: torch.Tensor,
+    reference: torch.Tensor | None,
+    thresholds: Mapping[str, Mapping[str, float]],
+    dtype: torch.dtype,
+) -> Difference:
+    if original.shape != kernel.shape:
+        return Difference(within=0.0, identical=0.0, reasons=(f"{what}: its values differ in shape",))
     if original.is_complex():
         exact = None if reference is None else torch.view_as_real(reference)
-        return judge(what, torch.view_as_real(original), torch.view_as_real(kernel), exact, thresholds)
+        parts = torch.view_as_real(original), torch.view_as_real(kernel)
+        return _judged(what, *parts, exact, thresholds, parts[0].dtype if dtype.is_complex else dtype)
     if original.numel() == 0:
         return Difference(identical=1.0, within=1.0)
     same = (original == kernel) | (original.isnan() & kernel.isnan())
     if not original.is_floating_point():
         return _exact(what, same)
-    limits = Limits.of(thresholds, original.dtype)
+    limits = Limits.of(thresholds, dtype)
     if limits is None:
-        name = str(original.dtype).removeprefix("torch.")
-        return Difference(reasons=(f"{what}: policy.verify.thresholds says nothing about {name}",))
+        name = str(dtype).removeprefix("torch.")
+        return _exact(what, same, f", and policy.verify.thresholds says nothing about {name}")
     o, k = _wide(original), _wide(kernel)
     r = None if reference is None or reference.shape != original.shape else _wide(reference)
     own = math.inf if r is None else relative_error(o, r)
     if not own <= _NO_YARDSTICK:
         r = None
-    elif own > _HALF_THE_DIGITS and original.dtype == torch.float64:  # it computes in float32, as norms do
+    elif own > _HALF_THE_DIGITS and dtype == torch.float64:  # it computes in float32, as norms do
         limits = Limits.of(thresholds, torch.float32) or limits
     return _measured(what, o, k, r, same.to(o.device), limits)
+
+
+def judge_rows(
+    what: str,
+    original: torch.Tensor,
+    kernel: torch.Tensor,
+    reference: torch.Tensor | None,
+    others: Sequence[torch.Tensor],
+    thresholds: Mapping[str, Mapping[str, float]],
+    dtypes: Iterable[torch.dtype],
+) -> Difference:
+    """Judge one tensor of a whole model's result by its rows; see the module's docstring.
+
+    `others` are the results of the original model with roundings moved. `dtypes` are those it computes in, of which
+    the loosest floor counts: a loss in float32 may come from bfloat16.
+    """
+    found = judge(what, original, kernel, reference, thresholds)
+    known = [limits for dtype in (original.dtype, *dtypes) if (limits := Limits.of(thresholds, dtype))]
+    if found.passed or found.max_abs is None or not known:
+        # Integers and the like have no tolerance, but what one rounding changes is no kernel's fault.
+        moved = any(_unlike(original, other) or not torch.equal(other, original) for other in others)
+        return replace(found, reasons=()) if found.count and moved else found
+    limits = max(known, key=lambda one: one.floor)
+    o, k, *like = (_real(tensor) for tensor in (original, kernel, *others) if _unlike(original, tensor) is None)
+    r = None if reference is None else _real(reference)
+    if r is None or r.shape != o.shape or not relative_error(o, r) <= _NO_YARDSTICK:
+        r, limits = None, replace(limits, floor=limits.floor * limits.slack)
+    truth = o if r is None else torch.where(r.isfinite(), r, o)
+    outside = _rows_outside(truth, k, [o, *like], limits)
+    if not outside.any():
+        return replace(found, reasons=())
+    return replace(found, reasons=(f"{what}: {int(outside.sum())} of {outside.numel()} rows are out of tolerance",))
+
+
+def _rows_outside(
+    truth: torch.Tensor, kernel: torch.Tensor, owns: Sequence[torch.Tensor], limits: Limits
+) -> torch.Tensor:
+    finite = truth.isfinite()
+    errors = [torch.where(finite & own.isfinite(), own - truth, 0) for own in owns]
+    yard = torch.stack([torch.maximum(_row_rms(error), error.square().mean().sqrt()) for error in errors]).amax(0)
+    allowed = limits.slack * yard + limits.floor * _row_rms(truth)
+    equal = (kernel == owns[0]) | (kernel.isnan() & owns[0].isnan())
+    # What is not a number on one side only is infinitely far off.
+    error = torch.where(equal & ~finite, 0, torch.where(finite & kernel.isfinite(), kernel - truth, math.inf))
+    return _row_rms(torch.where(error.isfinite(), error, 1e300)) > allowed
+
+
+def _real(tensor: torch.Tensor) -> torch.Tensor:
+    values = dense(tensor.detach())
+    assert values is not None  # `judge` has measured it
+    return _wide(torch.view_as_real(values) if values.is_complex() else values)
 
 
 def relative_error(result: torch.Tensor, reference: torch.Tensor) -> float:
@@ -204,14 +293,16 @@ def _factor(off: torch.Tensor, truth: torch.Tensor) -> float:
     return float(off.flatten().dot(truth)) / max(float(truth.dot(truth)), _TINY)
 
 
-def _exact(what: str, same: torch.Tensor) -> Difference:
+def _exact(what: str, same: torch.Tensor, why: str = "") -> Difference:
     share = float(same.double().mean())
-    reasons = () if share == 1 else (f"{what}: {int((~same).sum())} of {same.numel()} values differ",)
+    reasons = () if share == 1 else (f"{what}: {int((~same).sum())} of {same.numel()} values differ{why}",)
     return Difference(identical=share, within=share, count=same.numel(), reasons=reasons)
 
 
 def _unlike(original: torch.Tensor, kernel: torch.Tensor) -> str | None:
-    for name in ("shape", "dtype", "device"):
+    for name in ("is_nested", "layout", "shape", "dtype", "device"):
+        if name == "shape" and original.is_nested:
+            continue
         mine, theirs = getattr(kernel, name), getattr(original, name)
         if mine != theirs:
             shown = [tuple(value) if name == "shape" else str(value) for value in (mine, theirs)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Self
 
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 __all__ = ["Check", "Measurement", "Row", "TimedModel", "TimedRow", "Timing", "Verification", "Whole"]
 
 SCHEMA = 1
+
+_WITHIN = "within: the share of values that differ from the original by no more than the policy allows"
+_SPREAD = "spread: how far the speedup varies from reading to reading; same: it is no further from 1 than that"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +51,8 @@ class Check:
 class Row(Check):
     """One kernel at one kind of site: its forward in the modes it serves, its backward if it serves training.
 
-    `sites` is how many sites are called alike, `path` the first of them, `reference` is `float64` or why the
-    original alone was the yardstick, `backward_reason` why there is no backward.
+    `sites` is how many sites are called alike, `path` the first of them, `shape` what the inputs' shapes are,
+    `reference` is `float64` or why the original alone was the yardstick, `backward_reason` why there is no backward.
     """
 
     name: str
@@ -59,6 +62,7 @@ class Row(Check):
     modes: tuple[str, ...]
     device: str
     dtype: str
+    shape: str
     reference: str
     hazards: tuple[str, ...]
     backward: Check | None
@@ -67,11 +71,16 @@ class Row(Check):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Whole:
-    """The model's output with all kernels against that with none; it fails if it raises or is not finite."""
+    """The model's output with all kernels against that with none, in the first mode that fails, or else the first.
+
+    `reference` is `float64`, or begins with `none` and says why the original alone was the yardstick, or why nothing
+    was judged. Rows are judged, not values: `within` may be less than 1 where a model amplifies differences.
+    """
 
     mode: str
     passed: bool
     reason: str | None
+    reference: str
     max_abs: float | None
     max_rel: float | None
     identical: float | None
@@ -92,7 +101,7 @@ class Verification:
 
     @property
     def passed(self) -> bool:
-        """Whether every kernel passed, and the model with all of them ran."""
+        """Whether every kernel passed, and the model with all of them."""
         return all(row.passed for row in self.rows) and (self.model is None or self.model.passed)
 
     def to_dict(self) -> dict[str, Any]:
@@ -106,15 +115,28 @@ class Verification:
         }
 
     def __str__(self) -> str:
-        heads = ("name", "path", "kernel", "modes", "passed", "max abs", "max rel", "within", "backward")
+        heads = (
+            "name",
+            "path",
+            "shape",
+            "kernel",
+            "modes",
+            "passed",
+            "max abs diff",
+            "max rel diff",
+            "within",
+            "backward",
+        )
         lines = [_cells(row) for row in self.rows]
         if self.model:
             model = self.model
             figures = (_short(model.max_abs), _short(model.max_rel), _share(model.within))
-            lines.append(("model", "", "", model.mode, _word(model.passed), *figures, ""))
-        told = [f"{row.path}: {word}" for row in self.rows for word in _words(row)]
-        told += [f"model: {self.model.reason}"] if self.model and self.model.reason else []
-        return "\n".join([*_table(heads, lines), *told, *self.notes])
+            lines.append(("model", "", "", "", model.mode, _word(model.passed), *figures, ""))
+        told = _told((row.path, row.kernel, word) for row in self.rows for word in _words(row))
+        if self.model:
+            told += [f"model: {self.model.reason}"] if self.model.reason else []
+            told += [f"model: {self.model.reference}"] if self.model.reference not in ("float64", "none") else []
+        return "\n".join([*_table(heads, lines), *([_WITHIN] if lines else []), *told, *self.notes])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +174,7 @@ class TimedRow(Timing):
     mode: str
     device: str
     dtype: str
+    shape: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,18 +210,31 @@ class Measurement:
         }
 
     def __str__(self) -> str:
-        heads = ("name", "path", "kernel", "mode", "original", "kernel", "speedup", "spread", "verdict")
-        lines = [(row.name, _path(row), row.kernel, row.mode, *_times(row)) for row in self.rows]
+        heads = (
+            "name",
+            "path",
+            "shape",
+            "kernel",
+            "mode",
+            "original takes",
+            "kernel takes",
+            "speedup",
+            "spread",
+            "verdict",
+        )
+        lines = [(row.name, _path(row), row.shape, row.kernel, row.mode, *_times(row)) for row in self.rows]
         if self.model:
-            lines.append(("model", "", "", self.model.mode, *_times(self.model)))
+            lines.append(("model", "", "", "", self.model.mode, *_times(self.model)))
             if self.model.training:
-                lines.append(("model", "", "", "training", *_times(self.model.training)))
-        reasons = [f"{row.path}: {row.reason}" for row in self.rows if row.reason]
+                lines.append(("model", "", "", "", "training", *_times(self.model.training)))
+        reasons = _told((row.path, row.kernel, row.reason) for row in self.rows if row.reason)
         reasons += [f"model: {self.model.reason}"] if self.model and self.model.reason else []
-        return "\n".join([*_table(heads, lines), *reasons, *self.notes])
+        return "\n".join([*_table(heads, lines), *([_SPREAD] if lines else []), *reasons, *self.notes])
 
 
 def _table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
+    if not lines:
+        return []
     widths = [max(len(line[place]) for line in (heads, *lines)) for place in range(len(heads))]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
@@ -209,12 +245,26 @@ def _table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
 def _cells(row: Row) -> tuple[str, ...]:
     backward = _word(row.backward.passed) if row.backward else "-"
     figures = (_short(row.max_abs), _short(row.max_rel), _share(row.within), backward)
-    return (row.name, _path(row), row.kernel, " ".join(row.modes), _word(row.passed), *figures)
+    return (row.name, _path(row), row.shape, row.kernel, " ".join(row.modes), _word(row.passed), *figures)
+
+
+def _told(words: Iterable[tuple[str, str, str]]) -> list[str]:
+    """Say each thing once for each kernel, however many rows it is true of."""
+    rows: dict[tuple[str, str], list[str]] = {}
+    for path, kernel, word in words:
+        rows.setdefault((kernel, word), []).append(path)
+    return [f"{_listed(list(dict.fromkeys(paths)))}: {word}" for (_, word), paths in rows.items()]
+
+
+def _listed(paths: Sequence[str]) -> str:
+    return ", ".join(paths) if len(paths) <= 3 else f"{', '.join(paths[:2])} and {len(paths) - 2} more"
 
 
 def _words(row: Row) -> Iterator[str]:
     """Yield what the columns have no place for: why a row failed, and what it did besides computing."""
     backward = row.backward.reason if row.backward and not row.backward.passed else None
+    if backward and row.reason and row.reason.endswith(backward):
+        backward = None
     yield from filter(None, (row.reason, backward))
     yield from (f"hazard: {hazard}" for hazard in row.hazards)
     if row.repeatable is False or (row.backward and row.backward.repeatable is False):
@@ -231,7 +281,8 @@ def _times(timing: Timing) -> tuple[str, ...]:
     if timing.original_s is None or timing.kernel_s is None or timing.speedup is None or timing.spread is None:
         return ("-",) * 5
     seconds = [f"{value * 1e6:,.0f} us" for value in (timing.original_s, timing.kernel_s)]
-    return (*seconds, f"{timing.speedup:.2f}", f"{timing.spread:.2f}", timing.verdict or "-")
+    verdict = "same" if timing.verdict == "none" else timing.verdict or "-"
+    return (*seconds, f"{timing.speedup:.2f}", f"{timing.spread:.2f}", verdict)
 
 
 def _word(passed: bool) -> str:

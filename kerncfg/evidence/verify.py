@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from kerncfg.evidence.capture import (
-    Sample,
-    capture,
-    cloned,
-    measured_modes,
-    one_line,
-    originals,
-    same,
-    tensors_of,
-    undisturbed,
-)
+from kerncfg.evidence.capture import Sample, capture, input_contents, measured_modes, originals
+from kerncfg.evidence.compare import Thresholds, compare, opaque
+from kerncfg.evidence.contents import contents, copied, equal
 from kerncfg.evidence.judge import Difference, judge, relative_error
+from kerncfg.evidence.keeping import described, undisturbed
 from kerncfg.evidence.rows import Check, Row, Verification, Whole
 from kerncfg.evidence.trial import Trial, attempt, in_float64
+from kerncfg.evidence.whole import failed, whole
 
 if TYPE_CHECKING:
     from kerncfg.applier.apply import Bindings
@@ -34,8 +27,6 @@ __all__ = ["Verification", "verify"]
 # Every kernel runs once for each: what does not depend on chance gives the same bits twice.
 _SEEDS = (20_260_101, 20_260_102)
 
-Thresholds = Mapping[str, Mapping[str, float]]
-
 
 def verify(bindings: Bindings, inputs: Mapping[str, Any], policy: Mapping[str, Any]) -> Verification:
     """Compare each swapped kernel with the model's own forward, and the model with all of them with itself.
@@ -43,8 +34,9 @@ def verify(bindings: Bindings, inputs: Mapping[str, Any], policy: Mapping[str, A
     The inputs of each site come from one run of the model with `inputs`, the keyword arguments of one
     forward. A kernel that serves training runs its backward too, from a random gradient. Original and kernel
     get clones of the same inputs, the same weights and the same random state, twice with different ones.
-    `policy` is the node `policy.verify`; `judge` says how its thresholds are used. A kernel that raises or
-    writes to its inputs fails its row. The model is left exactly as it was.
+    `policy` is the node `policy.verify`; `judge` says how its thresholds are used. A kernel that raises, or that
+    changes what the original leaves alone (its inputs, the module, the process), fails its row. The model and the
+    inputs are left exactly as they were, but for inputs that refuse to be copied, which are noted.
     """
     if not bindings.sites:
         return Verification(rows=(), model=None, notes=("nothing is swapped, so there is nothing to verify",))
@@ -52,7 +44,7 @@ def verify(bindings: Bindings, inputs: Mapping[str, Any], policy: Mapping[str, A
     captured = capture(bindings, inputs)
     modes = measured_modes(bindings)
     findings: dict[tuple[int, Kernel], list[_Finding]] = {}
-    with undisturbed(bindings.model):
+    with undisturbed(bindings.model, [binding.module for binding in bindings.sites]):
         for mode in modes:
             bindings.model.train(mode.training)
             with originals(bindings):
@@ -60,12 +52,16 @@ def verify(bindings: Bindings, inputs: Mapping[str, Any], policy: Mapping[str, A
                     if kernel := sample.binding.kernels.get(mode):
                         findings.setdefault((place, kernel), []).append(_compare(sample, mode, thresholds))
     notes = [f"{path}: not reached by the run of the model, so not verified" for path in captured.unreached]
+    notes += [
+        f"inputs{place}: {kind} cannot be copied, so every run got it as the one before left it"
+        for place, kind in copied(dict(inputs))[1]
+    ]
     return Verification(
         rows=tuple(
             _row(captured.samples[place], kernel, found, modes)
             for (place, kernel), found in sorted(findings.items(), key=lambda item: item[0][0])
         ),
-        model=_unrun(captured.samples, findings, modes) or _whole(bindings, inputs, modes, thresholds),
+        model=_unrun(captured.samples, findings, modes) or whole(bindings, inputs, modes, thresholds),
         notes=tuple(notes),
     )
 
@@ -83,71 +79,132 @@ class _Finding:
 
 
 def _compare(sample: Sample, mode: Mode, thresholds: Thresholds) -> _Finding:
+    """Compare for every seed; what cannot be copied is named before anybody is blamed."""
+    finding = _compared(sample, mode, thresholds)
+    if sample.shared:
+        names = " and ".join(sample.shared)
+        finding.reference = f"none, {names} cannot be copied, so every run got it as the one before left it"
+        reasons = tuple(f"cannot be compared, since {names} cannot be copied: {why}" for why in finding.forward.reasons)
+        finding.forward = replace(finding.forward, reasons=reasons)
+    return finding
+
+
+def _compared(sample: Sample, mode: Mode, thresholds: Thresholds) -> _Finding:
     """Run original, kernel and reference for every seed; the first fault ends it."""
     finding = _Finding(mode=mode)
-    binding, training = sample.binding, mode.training
+    binding, training, grad = sample.binding, mode.training, False
     owns, kernels, truths = [], [], []
     for seed in _SEEDS:
-        own = attempt(binding.original(), binding.module, sample, seed=seed, training=training)
-        kernel = attempt(
-            binding.forward(mode), binding.module, sample, seed=seed, training=training, upstream=own.upstream
-        )
-        finding.hazards += [hazard for hazard in kernel.hazards if hazard not in finding.hazards]
-        if fault := _fault(own, kernel):
-            finding.fault, finding.forward = fault, Difference(reasons=(fault,))
-            return finding
+        own = attempt(binding.original(), binding.module, sample, seed=seed, training=training, grad=grad)
+        if own.fault and not (training or grad):
+            grad = True  # a layer that differentiates in its own forward cannot run without
+            own = attempt(binding.original(), binding.module, sample, seed=seed, training=training, grad=grad)
+        given: dict[str, Any] = {"seed": seed, "training": training, "grad": grad, "upstream": own.upstream}
+        kernel = attempt(binding.forward(mode), binding.module, sample, **given)
         owns.append(own)
         kernels.append(kernel)
-        truths.append(in_float64(sample, seed=seed, training=training, upstream=own.upstream))
+        finding.hazards += [hazard for hazard in _hazards(own, kernel) if hazard not in finding.hazards]
+        if fault := _fault(own, kernel) or _reused(owns, kernels):
+            finding.fault, finding.forward = fault, Difference(reasons=(fault,))
+            return finding
+        truths.append(in_float64(sample, **given))
     finding.reference = _no_reference(owns, truths) or "float64"
     known = finding.reference == "float64"
     trios = [(own, kernel, truth if known else None) for own, kernel, truth in zip(owns, kernels, truths, strict=True)]
-    finding.forward = Difference.merged(part for trio in trios for part in _outputs(*trio, thresholds))
-    finding.repeatable = all(map(_same, kernels[0].outputs, kernels[1].outputs))
-    if owns[0].gradients:
+    finding.forward = Difference.merged(part for trio in trios for part in _forwards(sample, *trio, thresholds))
+    finding.repeatable = _alike_parts(kernels[0].outputs, kernels[1].outputs)
+    if owns[0].gradients and kernels[0].gradients:
         finding.backward = Difference.merged(part for trio in trios for part in _gradients(*trio, thresholds))
-        finding.backward_repeatable = all(map(_same, kernels[0].gradients.values(), kernels[1].gradients.values()))
+        finding.backward_repeatable = _alike_parts(kernels[0].gradients, kernels[1].gradients)
     return finding
 
 
 def _fault(own: Trial, kernel: Trial) -> str | None:
+    """Say what forbids a comparison: something raised, or the kernel did what the original does not do."""
     if own.fault:
         return f"the original cannot be run alone: {own.fault}"
+    written = [place for place in kernel.given if place not in own.given]
+    if written:
+        return f"the forward writes to its {' and '.join(written[:3])}"
     if kernel.fault:
         return kernel.fault
-    if kernel.structure != own.structure:
-        return f"returns {kernel.structure}, the original {own.structure}"
+    if done := {place: change for place, change in kernel.module.items() if place not in own.module}:
+        return described(done)
+    if switched := [name for name in kernel.process if name not in own.process]:
+        return f"changes {' and '.join(switched)} for the whole process"
     return None
+
+
+def _reused(owns: Sequence[Trial], kernels: Sequence[Trial]) -> str | None:
+    """Say that a result's memory was given out again while the result was still held."""
+    if len(kernels) < 2 or not _memory(kernels[-2]) & _memory(kernels[-1]) or _memory(owns[-2]) & _memory(owns[-1]):
+        return None
+    return "returns the same memory from two calls, so that the second changes the result of the first"
+
+
+def _memory(trial: Trial) -> set[int]:
+    plain = [tensor for tensor in trial.live if tensor.layout == torch.strided and not tensor.is_meta]
+    return {tensor.untyped_storage().data_ptr() for tensor in plain if tensor.numel()}
+
+
+def _hazards(own: Trial, kernel: Trial) -> list[str]:
+    draws = [words for words in kernel.draws if words not in own.draws]
+    unseen = [f"{words}, which cannot be looked into, and is not compared" for words in opaque(own.outputs)]
+    left = [place for place in own.module if place not in kernel.module and place not in _kept_values(own)]
+    counts = [f"leaves the module's {place} as it was, which the original sets" for place in left]
+    return [*kernel.hazards, *draws, *unseen, *counts]
 
 
 def _no_reference(owns: Sequence[Trial], truths: Sequence[Trial]) -> str | None:
     """Return why float64 says nothing here, if so: it failed, or chance plays a part that a dtype changes."""
-    if failed := next((truth.fault for truth in truths if truth.fault), None):
-        return f"none, the original does not run in float64: {failed}"
-    if any(len(own.outputs) != len(truth.outputs) for own, truth in zip(owns, truths, strict=True)):
+    if failure := next((truth.fault for truth in truths if truth.fault), None):
+        return f"none, the original does not run in float64: {failure}"
+    if any(own.outputs.keys() != truth.outputs.keys() for own, truth in zip(owns, truths, strict=True)):
         return "none, in float64 the original returns something else"
-    for one, other in zip(owns[0].outputs, owns[1].outputs, strict=True):
-        if one.is_floating_point() and not _alike(one, other):
+    for place, one in owns[0].outputs.items():
+        if isinstance(one, torch.Tensor) and one.is_floating_point() and not _alike(one, owns[1].outputs.get(place)):
             return "none, the original draws random numbers"
     return None
 
 
-def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+def _alike(one: torch.Tensor, other: Any) -> bool:
+    if not isinstance(other, torch.Tensor) or equal(one, other):
+        return isinstance(other, torch.Tensor)
     limit: float = torch.finfo(one.dtype).eps ** 0.5
-    return one.shape == other.shape and relative_error(one, other) <= limit
+    plain = one.layout == torch.strided and not one.is_nested
+    return plain and one.shape == other.shape and relative_error(one, other) <= limit
 
 
-def _same(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return one.shape == other.shape and same(one, other)
+def _alike_parts(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return one.keys() == other.keys() and all(equal(part, other[place]) for place, part in one.items())
 
 
-def _outputs(own: Trial, kernel: Trial, truth: Trial | None, thresholds: Thresholds) -> list[Difference]:
-    truths: Sequence[torch.Tensor | None] = truth.outputs if truth else [None] * len(own.outputs)
-    trios = zip(own.outputs, kernel.outputs, truths, strict=True)
-    several = len(own.outputs) > 1
-    return [judge(f"output {place}" if several else "output", *trio, thresholds) for place, trio in enumerate(trios)]
+def _forwards(
+    sample: Sample, own: Trial, kernel: Trial, truth: Trial | None, thresholds: Thresholds
+) -> list[Difference]:
+    """Compare the results, and what is left of the inputs and of the module where the original changes them."""
+    before = input_contents(sample.args, sample.kwargs)
+    places = [place for place in _kept_values(own) if place in kernel.module]
+    everything = [_everything(trial, own, before, places) for trial in (own, kernel, *([truth] if truth else []))]
+    found = compare(everything[0], everything[1], everything[2] if truth else None, thresholds, sample.dtype)
+    left = [place for place in _kept_values(own) if place not in kernel.module]
+    reasons = tuple(f"leaves the module's {place} as it was, which the original writes to" for place in left)
+    return [*found, Difference(reasons=reasons)]
+
+
+def _everything(trial: Trial, own: Trial, before: Mapping[str, Any], places: Sequence[str]) -> dict[str, Any]:
+    found = dict(trial.outputs)
+    for place in own.given:
+        found[f"{place} after the call"] = trial.given.get(place, before.get(place))
+    for place in places:
+        if place in trial.module:
+            found |= contents(trial.module[place].value, f"the module's {place} after the call")
+    return found
+
+
+def _kept_values(own: Trial) -> list[str]:
+    """Return what the original keeps in its module as tensors; counters and the like are its own affair."""
+    return [place for place, change in own.module.items() if isinstance(change.value, torch.Tensor)]
 
 
 def _gradients(own: Trial, kernel: Trial, truth: Trial | None, thresholds: Thresholds) -> list[Difference]:
@@ -202,6 +259,7 @@ def _row(sample: Sample, kernel: Kernel, findings: Sequence[_Finding], modes: Se
         modes=tuple(finding.mode.value for finding in findings),
         device=sample.device,
         dtype=sample.dtype,
+        shape=sample.shape,
         reference=next((finding.reference for finding in findings if finding.reference != "float64"), "float64"),
         hazards=tuple(dict.fromkeys(hazard for finding in findings for hazard in finding.hazards)),
         backward=backward,
@@ -224,40 +282,8 @@ def _why_no_backward(sample: Sample, kernel: Kernel, findings: Sequence[_Finding
 def _unrun(
     samples: Sequence[Sample], findings: Mapping[tuple[int, Kernel], Sequence[_Finding]], modes: Sequence[Mode]
 ) -> Whole | None:
-    """Spare the model a kernel that raises, or that writes to weights which nobody would put back."""
+    """Spare the model a kernel that raises, or that writes to what nobody would put back."""
     for (place, _), found in findings.items():
-        if fault := next((finding.fault for finding in found if finding.fault), None):
-            reason = f"not run with its kernels: {samples[place].paths[0]}: {fault}"
-            return _whole_row(modes[0], Difference(reasons=(reason,)), passed=False)
+        if any(finding.fault for finding in found):
+            return failed(modes[0], f"not run with its kernels: {samples[place].paths[0]}: see its row")
     return None
-
-
-def _whole(bindings: Bindings, inputs: Mapping[str, Any], modes: Sequence[Mode], thresholds: Thresholds) -> Whole:
-    """Compare the model's output in the first mode that swaps something; accuracy is shown, not judged.
-
-    Differences of single kernels grow on the way through a model by as much as the model itself amplifies
-    them.
-    """
-    mode = next(mode for mode in modes if any(site.kernels.get(mode) for site in bindings.sites))
-    model = bindings.model
-    with undisturbed(model), torch.no_grad():
-        model.train(mode.training)
-        with originals(bindings):
-            torch.manual_seed(_SEEDS[0])
-            own = tensors_of(model(**cloned(dict(inputs))))
-        torch.manual_seed(_SEEDS[0])
-        try:
-            kernel = tensors_of(model(**cloned(dict(inputs))))
-        except Exception as error:  # foreign code again
-            return _whole_row(mode, Difference(reasons=(f"raised {one_line(error)}",)), passed=False)
-    if len(own) != len(kernel):
-        reason = f"returns {len(kernel)} tensors, without kernels {len(own)}"
-        return _whole_row(mode, Difference(reasons=(reason,)), passed=False)
-    pairs = enumerate(zip(own, kernel, strict=True))
-    found = Difference.merged(judge(f"output {place}", *pair, None, thresholds) for place, pair in pairs)
-    return _whole_row(mode, found, passed=found.max_abs is None or math.isfinite(found.max_abs))
-
-
-def _whole_row(mode: Mode, found: Difference, *, passed: bool) -> Whole:
-    measures = {name: getattr(found, name) for name in ("max_abs", "max_rel", "identical", "within")}
-    return Whole(mode=mode.value, passed=passed, reason=found.reasons[0] if found.reasons else None, **measures)

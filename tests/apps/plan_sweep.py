@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig
 
 import kerncfg
 from kerncfg.compiler.compose import hydra_folder, job_overrides, version_base
@@ -24,7 +24,7 @@ def main() -> None:
     quiet = ["hydra/job_logging=disabled", "hydra/hydra_logging=disabled", "hydra.output_subdir=null"]
     sys.argv = ["plan_sweep", *rewrite(overrides), *quiet, f"hydra.sweep.dir={results.parent}/jobs", "--multirun"]
 
-    def job(config: DictConfig) -> None:
+    def job(_: Any) -> None:
         words = job_overrides(HydraConfig.get())
         found = said(lambda: kerncfg.plan(*words))
         with results.open("a", encoding="utf-8") as lines:

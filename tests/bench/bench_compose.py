@@ -1,4 +1,6 @@
-"""What composing with origins and planning cost at 5,000 rows. ; Run by hand/bench/bench_compose.py`.
+"""What composing with origins and planning cost at 5,000 rows. Run by hand, from the root of the checkout:
+
+    PYTHONPATH=. python tests/bench/bench_compose.py
 
 Prints the time of `compose` over that of Hydra's own compose of the same files (3 at most is asked), and the time of a
 plan at several sizes, which is to grow with the rows.
@@ -53,12 +55,16 @@ def by_hydra(folder: Path) -> None:
         hydra_compose("config", ["kernels=mine", "target=h100", f"hydra.searchpath=[file://{conf()}]"])
 
 
+def say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+
+
 def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = write(Path(name), 5_000)
         words = ["kernels=mine", "target=h100", "inherited=none"]
         ours, theirs = median(lambda: compose(words, config_dir=folder)), median(lambda: by_hydra(folder))
-        print(f"compose 5,000 rows: {ours:.2f} s with origins, {theirs:.2f} s by Hydra alone: {ours / theirs:.2f} times")
+        say(f"compose 5,000 rows: {ours:.2f} s with origins, {theirs:.2f} s by Hydra alone: {ours / theirs:.2f} times")
         for rows in (625, 1_250, 2_500, 5_000):
             document, origins = compose(words, config_dir=write(Path(name), rows))
             started = time.process_time()
@@ -66,7 +72,7 @@ def main() -> int:
             config = normalise(document, origins=origins)
             resolve(config, locked(config), request("cuda", trust=config.trust))
             took = time.process_time() - started
-            print(f"plan {rows} rows: {took:.2f} s, {took / rows * 1e6:.0f} µs a row")
+            say(f"plan {rows} rows: {took:.2f} s, {took / rows * 1e6:.0f} µs a row")
     return 0 if ours <= 3 * theirs else 1
 
 

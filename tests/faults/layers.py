@@ -235,3 +235,131 @@ class ReturnsTuple(_Norm):
 
     def forward(self, hidden_states: torch.Tensor) -> Any:
         return (self.weight * _norm(hidden_states, self.variance_epsilon),)
+
+
+_BUFFERS: dict[Any, torch.Tensor] = {}
+
+
+class ReusesBuffer(_Norm):
+    """Right, but every result without autograd is in one buffer, which the next call overwrites."""
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        result = self.weight * _norm(hidden_states, self.variance_epsilon)
+        if torch.is_grad_enabled():
+            return result
+        return _BUFFERS.setdefault(result.shape, torch.empty_like(result)).copy_(result)
+
+
+class WrongFarOut(_Norm):
+    """Doubles its result where an input is larger than 100."""
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        factor = 2 if bool((hidden_states.abs() > 100).any()) else 1
+        return self.weight * _norm(hidden_states, self.variance_epsilon) * factor
+
+
+class Tampers(_Norm):
+    """Right, but it does to the module whatever the module's `tamper` does."""
+
+    tamper: Any
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        result = self.weight * _norm(hidden_states, self.variance_epsilon)
+        self.tamper()
+        return result
+
+
+class Exits(_Norm):
+    """Ends the process."""
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        raise SystemExit(3)
+
+
+class LongWinded(_Norm):
+    """Fails with 100,000 characters."""
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("no such instruction " * 5_000)
+
+
+class Sparse(_Norm):
+    """Returns a sparse tensor."""
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return (self.weight * _norm(hidden_states, self.variance_epsilon)).to_sparse()
+
+
+class Meta(_Norm):
+    """Returns a tensor without values."""
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return (self.weight * _norm(hidden_states, self.variance_epsilon)).to("meta")
+
+
+class _Wrapping(nn.Module):
+    weight: torch.Tensor
+    wrap: Any
+
+
+class Wraps(_Wrapping):
+    """Nothing, for a layer that scales and hands the result to a method of its own."""
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.wrap(x * self.weight, 1)
+
+
+class WrapsWrong(_Wrapping):
+    """The same, with a wrong factor for the method."""
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.wrap(x * self.weight, 2)
+
+
+class AddsInPlace(nn.Module):
+    """Nothing, for a layer that adds to its input."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.add_(1)
+
+
+class AddsBeside(nn.Module):
+    """The same, leaving the input as it was."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+
+class Remembers(nn.Module):
+    """Nothing, for a layer that appends to the cache it is given."""
+
+    weight: torch.Tensor
+
+    def forward(self, x: torch.Tensor, cache: Any) -> Any:
+        cache.items.append(x * self.weight)
+        return torch.stack(cache.items).sum(0)
+
+
+class Forgets(nn.Module):
+    """The same, leaving the cache as it was."""
+
+    weight: torch.Tensor
+
+    def forward(self, x: torch.Tensor, cache: Any) -> Any:
+        return torch.stack([*cache.items, x * self.weight]).sum(0)
+
+
+class Same(nn.Module):
+    """Nothing, for a layer that returns what it is given."""
+
+    def forward(self, x: Any) -> Any:
+        return x
+
+
+class LooksUp(nn.Module):
+    """Nothing, for a table whose gradient is sparse."""
+
+    weight: torch.Tensor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.embedding(x, self.weight, sparse=True)

@@ -23,18 +23,23 @@ GRAMMAR = set("'\"[]{}(),\\=") | {"$"}  # what Hydra's grammar gives a meaning t
 
 # Texts near those that the two read differently, and any characters at all.
 pieces = st.sampled_from([
-    "0", "1", "12", "0123456", "61e9540", "1_000", "1.10", ":", "12:30:45", "0x1f", "0o7", "e", "E5", "+", "-", ".", ".5", "inf",
-    ".inf", "nan", "on", "off", "yes", "No", "y", "true", "False", "null", "NULL", "~", "~/", "a/b", "@", ">=2.0", ",<3.0", ":Name",
-    " ", "#", "é", "*", "&", "!", "|", ">", "%", "`", "?", "a", "=", "<<", "2026-11-30", "\\", "\\d", "C:\\x", "v1", "main",
+    "0", "1", "12", "0123456", "61e9540", "1_000", "1.10", ":", "12:30:45", "0x1f", "0o7", "e", "E5", "+", "-",
+    ".", ".5", "inf",
+    ".inf", "nan", "on", "off", "yes", "No", "y", "true", "False", "null", "NULL", "~", "~/", "a/b", "@", ">=2.0",
+    ",<3.0", ":Name",
+    " ", "#", "é", "*", "&", "!", "|", ">", "%", "`", "?", "a", "=", "<<", "2026-11-30", "\\", "\\d", "C:\\x",
+    "v1", "main",
 ])  # fmt: skip
 texts = st.lists(pieces, min_size=1, max_size=4).map("".join) | st.text(
     st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=12
 )
 inside = st.recursive(
     texts.map(str.strip).filter(bool),
-    lambda child: st.lists(child, max_size=3).map(lambda items: f"[{', '.join(items)}]")
-    | st.lists(st.tuples(st.sampled_from(["kernel", "version", "a"]), child), max_size=2, unique_by=lambda pair: pair[0]).map(
-        lambda pairs: "{" + ", ".join(f"{name}: {value}" for name, value in pairs) + "}"
+    lambda child: (
+        st.lists(child, max_size=3).map(lambda items: f"[{', '.join(items)}]")
+        | st.lists(
+            st.tuples(st.sampled_from(["kernel", "version", "a"]), child), max_size=2, unique_by=lambda pair: pair[0]
+        ).map(lambda pairs: "{" + ", ".join(f"{name}: {value}" for name, value in pairs) + "}")
     ),
     max_leaves=5,
 )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from torch import nn
@@ -61,8 +63,8 @@ class TorchAdapter:
             classes=mro[:end],
             name=next(filter(None, map(self.registered, mro[:end])), None),
             inherited=next(filter(None, map(self.registered, mro[end:])), None),
-            forward=cls.forward,
-            condition=getattr(cls, _KERNELS_CONDITION, None),
+            forward=_of_class(cls, "forward"),
+            condition=_of_class(cls, _KERNELS_CONDITION),
         )
 
     def registered(self, cls: type) -> str | None:
@@ -70,6 +72,12 @@ class TorchAdapter:
         found = vars(cls)
         name = found.get(_MARKER) or found.get(_KERNELS_MARKER)
         return name if isinstance(name, str) else None
+
+
+def _of_class(cls: type, name: str) -> Any:
+    """Return an attribute of a class past its metaclass; a data descriptor is returned as it is, not asked."""
+    found = inspect.getattr_static(cls, name, None)
+    return found if found is None or hasattr(type(found), "__set__") else type.__getattribute__(cls, name)
 
 
 def walk(model: nn.Module) -> tuple[list[str], list[nn.Module], dict[int, tuple[str, ...]]]:
@@ -122,9 +130,28 @@ def _add_paths(
 def compiled(model: nn.Module) -> bool:
     """Whether the model, or any part of it, runs under `torch.compile` already."""
     wrapper = _compiled_wrapper()
-    if not wrapper:
-        return False
-    return any(isinstance(module, wrapper) or module._compiled_call_impl is not None for module in model.modules())
+    left, seen = [model], {id(model)}
+    while wrapper and left:
+        module = left.pop()
+        if isinstance(module, wrapper) or module._compiled_call_impl is not None or _is_compiled_forward(module):
+            return True
+        left += [part for part in module._modules.values() if part is not None and id(part) not in seen]
+        seen.update(map(id, module._modules.values()))
+    return False
+
+
+def _is_compiled_forward(module: nn.Module) -> bool:
+    """Whether something set `torch.compile(module.forward)`, or a class compiles the forward that calls its parts.
+
+    `get_compiler_config` is what PyTorch offers to the user of such a function. The class of a module without parts
+    does not count: a kernel takes the place of that forward.
+    """
+    found = module.__dict__.get("forward")
+    if found is None and module._modules:
+        found = inspect.getattr_static(type(module), "forward")
+    while isinstance(found, partial):
+        found = found.func
+    return found is not None and hasattr(found, "get_compiler_config")
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
