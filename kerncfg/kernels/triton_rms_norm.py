@@ -139,9 +139,7 @@ def backward(
     arguments = (grads, rows, weight.contiguous(), rstd, dx, partial, *strides)
     with on_device_of(x):
         if n_cols <= width:
-            _backward_kernel[(programs,)](
-                *arguments, height=height, width=width, num_warps=warps, **LAUNCH_OPTIONS
-            )
+            _backward_kernel[(programs,)](*arguments, height=height, width=width, num_warps=warps, **LAUNCH_OPTIONS)
         else:
             _backward_kernel_wide[(programs,)](*arguments, width=width, num_warps=warps, **LAUNCH_OPTIONS)
     return dx, partial.sum(0).to(weight.dtype)
