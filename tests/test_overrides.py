@@ -60,6 +60,7 @@ REWRITTEN = {
     "~trust.repositories.acme/norms": ["++trust.repositories={acme/norms:false}"],
     # what Hydra's sweeper makes of them
     "++kernels.X.cuda=a/b\\:C": ["++kernels.X.cuda=a/b\\:C"],
+    "kernels.X=>=\u00a0": ["++kernels.X='>=\u00a0'"],
     # texts in brackets
     "kernels.X.cuda=[a/b@>=2:C, ~/d:E, null]": ["++kernels.X.cuda=['a/b@>=2:C', '~/d:E', null]"],
     "+kernels.X={cuda: {kernel: a/b:C, version: >=2}, cpu: [{kernel: ~/d:E}]}": [

@@ -164,6 +164,7 @@ def test_what_a_name_would_be_as_a_key_is_told(name: str, kind: str | None) -> N
         ("a: b", {}),
         ("?A", {}),
         ("[", None),
+        ("!", ""),
         ("!!int ", None),
         ("a, b", None),
     ],

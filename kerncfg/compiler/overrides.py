@@ -37,6 +37,7 @@ _IN_QUOTES = re.compile(r"""'(\\'|[^'])*'|"(\\"|[^"])*\"""")
 _ESCAPE = re.compile(r"\\[\\()\[\]{}:=, \t]")
 _TOKEN = re.compile(r"[^\[\]{}(),:\s]+")
 _QUOTES = "'\""
+_BLANKS = " \t\r\n"  # what YAML takes off a text, and no more
 _OPEN, _CLOSE = "[{(", "]})"
 
 
@@ -220,7 +221,7 @@ def _value(argument: str, key: str, value: str) -> str:
 
 
 def _piece(argument: str, key: str, piece: str) -> str:
-    text = piece.strip()
+    text = piece.strip(_BLANKS)
     escape = _ESCAPE.search(_IN_QUOTES.sub("", piece))
     if escape and not argument.startswith("++"):  # Hydra's own sweeps say `++key=a\\:b`
         quoted = text.replace("'", "\\'")
@@ -270,7 +271,7 @@ def _bracketed(argument: str, key: str, text: str) -> str:
 
 def _inside(text: str, added: list[str]) -> str:
     """Quote every text that needs it, and note it in `added`."""
-    text = text.strip()
+    text = text.strip(_BLANKS)
     if _reads(text):
         return text
     if text[:1] == "[" and text[-1:] == "]":

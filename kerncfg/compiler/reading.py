@@ -79,7 +79,7 @@ def scalar(text: str, *, inside: bool = False) -> Any:
         ValueError: It is not one scalar there.
     """
     try:
-        node: Any = yaml.compose(f"k: [{text}]" if inside else f"k: {text}", Loader=_Loader)
+        node: Any = yaml.compose(f"k: [{text} ]" if inside else f"k: {text}", Loader=_Loader)
     except (yaml.YAMLError, RecursionError) as error:
         raise ValueError(text) from error
     value = node.value[0][1] if isinstance(node, yaml.MappingNode) else None
