@@ -103,6 +103,7 @@ REFUSED = {
     "kernels.*.cuda=a/b:C": "'*' cannot stand in a key",
     "kernels.X.cuda={'kernel': a/b@>=2:C}": "cannot read {'kernel': a/b@>=2:C}",
     "kernels.X.cuda=['a, b]": "cannot read ['a, b]",
+    'kernels.X={kernel: [0", 0], version: []}': 'cannot read {kernel: [0", 0], version: []}',
     "kernels.X.cuda=[a/b:C": "the [ is not closed",
     "kernels.X.cuda={cpu: [a/b:C}": "cannot read {cpu: [a/b:C}",
     "kernels.X.cuda=[a/b@>=2,<3:C]": "in a file the comma in a/b@>=2,<3:C would end the text",

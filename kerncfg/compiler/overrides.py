@@ -258,7 +258,8 @@ def _bracketed(argument: str, key: str, text: str) -> str:
         raise _refused(argument, f"the {text[0]} is not closed", f"write {key}={text}{closing}")
     added: list[str] = []
     made = _inside(text, added)
-    if text[:1] not in ("[", "{") or not _reads(made):
+    unclear = any(set(item) & set("'\"[]{}") for item in added)  # where a text ends is anybody's guess
+    if text[:1] not in ("[", "{") or unclear or not _reads(made):
         examples = {"[": "[org/a:Name, 'org/b@>=2.0,<3.0:Name']", "{": "{kernel: 'org/a@>=2.0,<3.0:Name'}"}
         whole = f"for a text write {key}=\"'{text.strip(_QUOTES)}'\""
         inside = f"quote the texts inside, as in {key}={examples.get(text[0])}"
