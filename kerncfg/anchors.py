@@ -26,6 +26,7 @@ _ON_THE_COMMAND_LINE: Mapping[str, tuple[str, ...]] = {
     "not-a-key": ("has an empty part in its key", "… cannot stand in a key, expected names with dots between them"),
     "read-differently": (
         "… is … on the command line, in a file it would be …",
+        "… is a text on the command line and … in a file, expected …",
         "… is one character on the command line, in a file it would be two",
         "in a file the comma in … would end the text",
     ),
@@ -33,7 +34,7 @@ _ON_THE_COMMAND_LINE: Mapping[str, tuple[str, ...]] = {
     "several-values": ("has several values, and this is one run",),
     "nothing-to-take-out": ("there is no … to take out",),
     "nobody-to-trust": ("… is nobody to trust", "trust is a list of names"),
-    "item-of-a-list": ("… is a list of …",),
+    "item-of-a-list": ("… is a list of …", "… has no item …, expected …"),
     "no-such-option": ("there is no … …; looked in …",),
     "no-such-group": ("… is no group", "the config's defaults list has no such entry"),
     "config-folder": ("the config folder … is …",),
@@ -66,6 +67,7 @@ _IN_FILES: Mapping[str, tuple[str, ...]] = {
     "key-twice": ("the key … stands twice: lines … and …",),
     "key-that-is-no-text": (
         "the key … is … in YAML, expected text",
+        "the key … is … in YAML, expected a layer or function name that starts with a letter",
         "the key … is a …, expected text",
         "a key must be text, not a map or a list",
     ),
@@ -80,6 +82,7 @@ _IN_FILES: Mapping[str, tuple[str, ...]] = {
     "interpolation": (
         "… is no interpolation that can be read",
         "… leads nowhere: there is no …",
+        "refers to itself",
         "cannot be resolved: …",
         "cannot be resolved",
         "… is a relative folder that came by …, so no file says what it is relative to",

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from kerncfg.compiler.policy import CHECKS, Request, choose, trusted
+from kerncfg.compiler.policy import CHECKS, Request, choose, trusted, unfit
 from kerncfg.documents.config import Candidate, Conditions, KernelRef, Trust
 from kerncfg.documents.lock import Build, Pin
+from kerncfg.documents.step import Choice, Kernel
 from kerncfg.documents.variant import Variant
 from tests.builders import A, request, target
 
@@ -186,3 +187,28 @@ def test_a_build_for_the_target_is_better_than_code_without_one() -> None:
 
 def test_nothing_is_chosen_where_nothing_fits() -> None:
     assert choose(pin("torch-cpu"), target()) is None
+
+
+def test_a_kernel_that_its_own_row_trusts_is_trusted_alone() -> None:
+    trust = Trust(references=frozenset({"org/x@v1:A"}))
+    assert trusted(KernelRef.parse("org/x@v1:A"), trust) is None
+    assert trusted(KernelRef.parse("org/x@v2:A"), trust) is not None
+
+
+@pytest.mark.parametrize(
+    ("variant", "needs", "reason"),
+    [
+        (None, {}, None),
+        (None, {"capability": ">=8.0", "torch": ">=2.9"}, None),
+        (None, {"capability": ">=10.0"}, "needs capability >=10.0, the target has 9.0"),
+        (None, {"torch": "<2.0"}, "needs torch <2.0, the target has 2.13.0"),
+        ("torch-cuda", {}, None),
+        ("torch-cpu", {}, "built for cpu, the target is cuda"),
+    ],
+    ids=str,
+)
+def test_a_choice_is_asked_again_of_the_machine_at_hand(
+    variant: str | None, needs: dict[str, str], reason: str | None
+) -> None:
+    kernel = Kernel(reference=KernelRef.parse(A), variant=variant)
+    assert unfit(Choice(kernel=kernel, needs=needs, origin=None, reason="chosen"), target()) == reason

@@ -46,7 +46,7 @@ def assign(node: Node | None, parts: Sequence[str], value: Node, lost: Lost, pat
     node = node or Node({}, value.origin, value.origin)
     inside = node.value
     if isinstance(inside, list):
-        index = _index(inside, head, path, value.origin)
+        index = _index(inside, parts, path, value.origin)
         items = list(inside)
         items[index] = assign(items[index], rest, value, lost, (*path, index))
         return Node(items, value.origin, node.key)
@@ -61,10 +61,17 @@ def assign(node: Node | None, parts: Sequence[str], value: Node, lost: Lost, pat
     return Node(children, value.origin, node.key)
 
 
-def _index(items: list[Node], head: str, path: KeyPath, origin: Origin) -> int:
+def _index(items: list[Node], parts: Sequence[str], path: KeyPath, origin: Origin) -> int:
+    head, *rest = parts
     if head.isdigit() and int(head) < len(items):
         return int(head)
     name = spell(path)
+    if head.isdigit() and items and rest:
+        last = len(items) - 1
+        known = {0: "0", 1: "0 or 1"}.get(last, f"0 to {last}")
+        line = f"{name}.{last}.{'.'.join(rest)}={origin.place.partition('=')[2].strip()}"
+        message = f"{name} has no item {head}, expected {known}"
+        raise ConfigError([fault(origin.place, message, f"write {line}{' for the last one' * (last > 0)}")])
     key = "" if head.isdigit() else f".{head}"
     which = f"say which item, as in {name}.{len(items) - 1}{key}" if items else f"write {name}=[…]"
     hint = which if head.isdigit() else f"{which}, or replace the list: {name}={{{head}: …}}"

@@ -21,8 +21,11 @@ __all__ = ["resolved", "with_environment"]
 
 _ENVIRONMENT = "oc.env"
 _VARIABLE = re.compile(r"oc\.env:\s*(\w+)")
+_ALONE = re.compile(r"\$\{oc\.env:\s*(\w+)\s*\}(?!\w)")
 _MAY_HOLD_ENVIRONMENT = ("model",)
+_BY_SHELL = "where the shell puts the value in"
 _MISSING = re.compile(r"Interpolation key '(.+)' not found")
+_ROW = re.compile(r"there is no kernels\.([A-Za-z_][\w-]*)$")
 _REFERENCE = re.compile(r"\$\{([^:{}]*)\}")
 
 
@@ -47,8 +50,7 @@ def resolved(root: Node) -> dict[str, Any]:
         try:
             values[path] = _value(config, path)
         except OmegaConfBaseException as error:
-            hint = "write the full path of a value, such as ${kernels.RMSNorm.cuda}"
-            issues.append(origins.issue(path, f"{text} {_why(text, error)}", hint=hint))
+            issues.append(_nowhere(path, text, error, origins))
     if issues:
         raise ConfigError(issues)
     for path, value in values.items():
@@ -96,8 +98,20 @@ def _why(text: str, error: Exception) -> str:
     if _ENVIRONMENT in text:
         return "cannot be resolved"
     said = str(error).partition("\n")[0]
+    if "Recursive interpolation" in said:
+        return "refers to itself"
     missing = _MISSING.search(said)
     return f"leads nowhere: there is no {missing[1]}" if missing else f"cannot be resolved: {said}"
+
+
+def _nowhere(path: KeyPath, text: str, error: Exception, origins: Origins) -> Issue:
+    why = _why(text, error)
+    hint = "write the full path of a value, such as ${kernels.RMSNorm.cuda}"
+    if row := _ROW.search(why):
+        hint = f"add a row {row[1]}: org/repo@v1:Name, or name a value that is there"
+    elif why == "refers to itself":
+        hint = "write a value in one of the places"
+    return origins.issue(path, f"{text} {why}", hint=hint)
 
 
 def _unreadable(texts: dict[KeyPath, str], origins: Origins) -> list[Issue]:
@@ -120,13 +134,18 @@ def _tainted(texts: dict[KeyPath, str]) -> set[KeyPath]:
 
 
 def _misplaced(texts: dict[KeyPath, str], tainted: set[KeyPath], origins: Origins) -> list[Issue]:
-    hint = 'say the value by an override, such as kernels.RMSNorm="$KERNEL", where the shell puts it in'
     message = "brings a value of the environment, which is for `model` only"
     return [
-        origins.issue(path, f"{texts[path]} {message}", hint=hint)
-        for path in texts
+        origins.issue(path, f"{text} {message}", hint=f"write {_typed(path, text)} on the command line, {_BY_SHELL}")
+        for path, text in texts.items()
         if path in tainted and path[0] not in _MAY_HOLD_ENVIRONMENT
     ]
+
+
+def _typed(path: KeyPath, text: str) -> str:
+    """Return the override that says a text, with variables of the shell for those of the environment."""
+    value = _ALONE.sub(r"$\1", text)
+    return f'{spell(path)}="{"$VARIABLE" if "${" in value else value}"'
 
 
 def _reaches(text: str, tainted: set[KeyPath]) -> bool:

@@ -17,6 +17,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
 from kerncfg.compiler.reading import kind_of_key, scalar
+from kerncfg.documents.target import Mode, canonical_device
 from kerncfg.errors import ConfigError, Issue
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ __all__ = ["NODES", "combinations", "pieces", "read", "rewrite", "sweeping"]
 NODES = ("enabled", "inherited", "kernels", "trust", "policy", "target", "model", "experiment")
 _MAPPINGS = ("kernels", "inherited")
 _OPTIONAL = ("model", "experiment")  # nodes that a plan does without
+_TEXTS = ("capability", "torch")  # keys of text, besides those of references
+_VERSION = "a whole number such as 3, or a range such as '>=2.0,<3.0'"
 
 _FORM = re.compile(r"(?P<sign>~|\+{0,2})(?P<key>[^=\s]*?)\s*(?:=(?P<value>.*))?", re.DOTALL)
 _RANGE_GOES_ON = re.compile(r"\s*(>=|<=|==|!=|~=|<|>)")
@@ -127,7 +130,8 @@ def _rewritten(argument: str) -> list[str]:
         return _without(argument, key, value)
     if value is None:
         back = "go back to the inherited value" if node in _MAPPINGS else "take it out"
-        raise _refused(argument, "has no value", f"write {key}=VALUE, or ~{key} to {back}")
+        cure = f"{key}=org/repo@v1:Name" if _refers(key) else f"{key}=VALUE, or ~{key} to {back}"
+        raise _refused(argument, "has no value", f"write {cure}")
     if key in ("inherited", "kernels@inherited"):
         return _group(argument, "kernels@inherited", "inherited", value, bool(sign))
     if "@" in key or node == "experiment" or (key == node and node != "enabled"):
@@ -199,7 +203,9 @@ def _parts(argument: str, key: str) -> list[str]:
     for part in parts:
         if not re.fullmatch("0|[1-9][0-9]*", part) and (kind := kind_of_key(part)):
             message = f"the key {part} is {kind} in YAML, expected text"
-            raise _refused(argument, message, f"such a key can stand in a file only, as '{part}' with quotes")
+            row = kind == "a number" and len(parts) > 1 and parts[0] in _MAPPINGS and part == parts[1]
+            quoted = f"such a key can stand in a file only, as '{part}' with quotes"
+            raise _refused(argument, message, f"write a name such as row_{part}" if row else quoted)
     return parts
 
 
@@ -325,11 +331,26 @@ def _differs(argument: str, key: str, text: str, found: Any, *, inside: bool = F
     except ValueError:
         return  # a file needs quotes there and gives the same text with them
     if text and (type(other), repr(other)) != (type(found), repr(found)):
+        if isinstance(other, bool) and key.endswith(".version") and not inside:
+            message = f"{text} is a text on the command line and {str(other).lower()} in a file, expected {_VERSION}"
+            raise _refused(argument, message, f"write {key}=3")
         here = "a text" if isinstance(found, str) else repr(found)
         there = f"the text {other!r}" if isinstance(other, str) else "a map" if other == {} else repr(other)
         quoted = text.replace("'", "\\'")
         message = f"{text} is {here} on the command line, in a file it would be {there}"
-        raise _refused(argument, message, f"for the text write {key}=\"'{quoted}'\"" + _meant(key, other))
+        refers = _refers(key) and text == argument.partition("=")[2].strip()
+        if refers and other is False:
+            raise _refused(argument, message, f"write {key}=null")
+        meant = "" if refers or key.rpartition(".")[2] in _TEXTS else _meant(key, other)
+        raise _refused(argument, message, f"{'for the text ' * bool(meant)}write {key}=\"'{quoted}'\"{meant}")
+
+
+def _refers(key: str) -> bool:
+    """Say whether a reference is due at a key: that of a row, a device, a mode or a kernel."""
+    node, *parts = key.split(".")
+    below = ("any", "kernel", *Mode)
+    here = all(part in below or part.isdigit() or canonical_device(part) for part in parts[1:])
+    return node in _MAPPINGS and bool(parts) and parts[0] != "inherit_mapping" and here
 
 
 def _meant(key: str, other: Any) -> str:

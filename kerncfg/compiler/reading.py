@@ -52,6 +52,7 @@ class Place:
 
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
+_ROWS = (("kernels",), ("inherited",))
 _TYPED = {_TAG + name for name in ("null", "bool", "int", "float")}
 
 
@@ -237,8 +238,12 @@ class _Growth:
             return str(key.start_mark)
         if key.tag in _TYPED:
             kind = {"bool": "a boolean", "null": "null"}.get(key.tag.removeprefix(_TAG), "a number")
-            message = f"the key {key.value} is {kind} in YAML, expected text"
-            self.place.fault((*path, key.value), key.start_mark, message, f"write '{key.value}' with quotes")
+            expected, hint = "text", f"write '{key.value}' with quotes"
+            if kind == "a number" and (*self.place.prefix, *path) in _ROWS:  # quotes would not make it a row's name
+                expected = "a layer or function name that starts with a letter"
+                hint = f"write a name such as row_{re.sub(r'[^0-9A-Za-z_]', '_', key.value)}"
+            message = f"the key {key.value} is {kind} in YAML, expected {expected}"
+            self.place.fault((*path, key.value), key.start_mark, message, hint)
         return str(key.value)
 
 
@@ -262,11 +267,11 @@ def _syntax(error: yaml.MarkedYAMLError, text: str, place: Place) -> ConfigError
     mark = error.problem_mark or error.context_mark
     before = _line(text, mark)[: mark.column + 1 if mark else 0]
     if "\t" in before:
-        problem, hint = "a tab where a key or value starts", "indent with blanks"
+        problem, hint = "a tab where a key or value starts", "indent with spaces"
     elif "expected a single document" in f"{error.context} {problem}":
         problem, hint = "two documents in one file", "keep one of the parts between the `---` lines"
     elif "cannot start any token" in problem:
-        hint = "quote a text that starts with one of > @ * & ! % `, and indent with blanks"
+        hint = "quote a text that starts with one of > @ * & ! % `, and indent with spaces"
     elif "block scalar" in f"{error.context} {problem}" or "chomping" in problem:
         sign = next((char for char in reversed(before) if char in ">|"), ">")
         problem = f"{sign} starts a block of text here"

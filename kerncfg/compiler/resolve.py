@@ -5,6 +5,7 @@ Pure: the same inputs give the same bytes. Names do not depend on each other, ea
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from kerncfg.compiler.policy import CHECKS, Check, Request, choose
@@ -18,6 +19,9 @@ __all__ = ["resolve"]
 
 Offered = list[tuple[Mode, Candidate]]
 
+_MEND = "mend the rows, or let them fall back with `fallback: original`"
+_UNPINNED = re.compile(r"([^@:\s]+)(?:@\S+?)?:(\w+): policy\.require_pin needs .*")
+_PINNED = r"write \1@COMMIT:\2 with the 40 digits of the commit, or policy.require_pin=false"
 _OFF_SWITCH = "kernels are switched off: enabled is false"
 
 
@@ -193,12 +197,14 @@ def _step(row: Row, modes: Mapping[Mode, ModePlan], enabled: bool, request: Requ
 
 def _unresolved(failures: dict[str, list[str]], config: Config, request: Request) -> ResolutionError:
     lines = []
+    told = (_UNPINNED.fullmatch(reason) for reasons in failures.values() for reason in reasons)
+    cures = {unpinned.expand(_PINNED) if unpinned else _MEND for unpinned in told}
     for name, reasons in failures.items():
         origin = config.rows[name].origin
         where = f"{origin}: " if origin else ""
         lead = f"{where}kernels.{name}: no kernel for {request.target.device}"
         lines += [f"{lead}: {reason}" for reason in reasons]
-    hint = "mend the rows, or let them fall back with `fallback: original`"
+    hint = cures.pop() if len(cures) == 1 else _MEND
     return ResolutionError("\n".join(lines), reasons=failures, hint=hint)
 
 

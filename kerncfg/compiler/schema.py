@@ -30,7 +30,7 @@ _BOUNDS = {"minimum": "at least", "exclusiveMinimum": "more than", "maximum": "a
 _KIND: Mapping[type, str] = {dict: "map", list: "list"}
 _YES = {"true", "yes", "on", "y", "1"}
 _TARGET = "`_target_` is refused: kerncfg never builds objects from a configuration"
-_OF_MODEL = "for a model of your own write model={factory: 'python:package.module:function'}"
+_OF_MODEL = "for a model of your own write model={factory:python:package.module:function}"  # no quotes needed
 _OF_KERNEL = "name a kernel, as in kernel: python:package.module:Name"
 _INSTEAD = {"kernels": _OF_KERNEL, "inherited": _OF_KERNEL, "model": _OF_MODEL}
 _DEFAULTS = "a defaults list belongs at the top of a file"
@@ -257,11 +257,18 @@ def _sentences(error: ValidationError, places: _Places) -> Iterator[tuple[KeyPat
             yield path, "empty", places.issue(path, message, cure or "write a value, or take the key out")
         case "not":
             both = " and ".join(asked["required"])
-            yield path, "not", places.issue(path, f"found both {both}, expected one of them", cure)
+            hint = cure and _of_two(places, path, value, asked["required"], cure)
+            yield path, "not", places.issue(path, f"found both {both}, expected one of them", hint)
         case _:
             wanted = rule.get("expected", "another form")
             hint = cure or _compared(places, path, value, wanted) or f"write {wanted}"
             yield path, "form", places.issue(path, f"found {found}, expected {wanted}", hint)
+
+
+def _of_two(places: _Places, path: KeyPath, value: Any, both: list[str], cure: str) -> str:
+    """Return the cure with the key that an override said, or else the last, and its value."""
+    key = next((key for key in both if places.typed((*path, key))), both[-1])
+    return cure.replace("KEY", key).replace("VALUE", str(value[key]))
 
 
 def _mistyped(places: _Places, path: KeyPath, value: Any, rule: Mapping[str, Any]) -> Issue:
@@ -274,9 +281,12 @@ def _mistyped(places: _Places, path: KeyPath, value: Any, rule: Mapping[str, Any
         reads = "" if isinstance(value, bool) or words == json.dumps(value) else f" ({value!r})"
         where = "" if places.typed(path) else " in YAML"
         hint = _compared(places, path, value, wanted)
+        if not hint and value is False and "null" in allowed:
+            row = (*places.prefix, *path)[:-1] in ((), ("kernels",), ("inherited",))
+            off = "" if places.typed(path) else f"to switch {'the row' if row else 'it'} off "
+            hint = off + places.line(path, "null")
         if not hint:
-            off = "for off write null; " if value is False and "null" in allowed else ""
-            hint = f"{off}for the text " * isinstance(value, bool) + places.quoted(path, words)
+            hint = "for the text " * isinstance(value, bool) + places.quoted(path, words)
         return places.issue(path, f"{words} is {kind}{where}{reads}, expected {wanted}", hint)
     hint = rule.get("cure") or _instead(places, path, value, allowed, rule)
     return places.issue(path, f"found {words}, expected {wanted}", hint)
