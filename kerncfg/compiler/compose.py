@@ -288,8 +288,8 @@ def _check_defaults(entries: Any, node: Node, place: Place) -> None:
     origins = Origins(node)
     if not isinstance(entries, list):
         found = "a map" if isinstance(entries, dict) else repr(entries)
-        one = isinstance(entries, str) and entries
-        hint = f"write defaults: [{entries}]" if one else "write `defaults:` and `- group: option` lines"
+        listed = f"write defaults: [{entries}]" if entries and isinstance(entries, str) else None
+        hint = listed or "write `defaults:` and `- group: option` lines"
         raise ConfigError([origins.issue(("defaults",), f"found {found}, expected a list", hint=hint)])
     issues = []
     for index, entry in enumerate(entries):

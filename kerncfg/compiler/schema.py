@@ -268,7 +268,8 @@ def _sentences(error: ValidationError, places: _Places) -> Iterator[tuple[KeyPat
 def _of_two(places: _Places, path: KeyPath, value: Any, both: list[str], cure: str) -> str:
     """Return the cure with the key that an override said, or else the last, and its value."""
     key = next((key for key in both if places.typed((*path, key))), both[-1])
-    return cure.replace("KEY", key).replace("VALUE", str(value[key]))
+    words = str(value[key]) if isinstance(value, Mapping) else "…"  # the library finds no key missing in a text
+    return cure.replace("KEY", key).replace("VALUE", words)
 
 
 def _mistyped(places: _Places, path: KeyPath, value: Any, rule: Mapping[str, Any]) -> Issue:
