@@ -124,7 +124,7 @@ DIFFERENT = {
     "enabled=tRue": "enabled=\"'tRue'\"",
     "kernels.X.revision=0123456": "kernels.X.revision=\"'0123456'\"",
     "kernels.X.revision=12:30:45": "kernels.X.revision=\"'12:30:45'\"",
-    "kernels.X.revision=0x10": "kernels.X.revision=16",
+    "kernels.X.revision=0x10": "kernels.X.revision=\"'0x10'\"",
     "kernels.X.cuda=a b #c": "kernels.X.cuda=\"'a b #c'\"",
     "model.config.x=inf": "model.config.x=\"'inf'\"",
     "kernels.X.cuda=nULL": "kernels.X.cuda=\"'nULL'\"",

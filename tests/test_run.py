@@ -141,6 +141,14 @@ def test_a_sweep_as_json_has_the_shape_of_a_run(capsys: pytest.CaptureFixture[st
     assert [made["swept"] for made in data["runs"]] == [["kernels=none"], ["kernels=bundled"]]
 
 
+def test_llama_runs_the_same_kernels(folder: Path) -> None:
+    assert call("run", "kernels=bundled", "model=llama", "model.config.num_hidden_layers=2", "model.sequence=16") == 0
+    (made,) = runs(folder)
+    assert json.loads((made / "report.json").read_text())["counts"]["swapped"] == 5
+    verification = json.loads((made / "verification.json").read_text())
+    assert verification["passed"] and verification["rows"]
+
+
 def test_gemma_norms_are_not_touched_by_the_row_for_rmsnorm(folder: Path) -> None:
     words = ("model=gemma", "model.config.num_hidden_layers=1", "model.sequence=16")
     assert call("run", "kernels.RMSNorm.cpu=builtin:RMSNorm", *words) == 0

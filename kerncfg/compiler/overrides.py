@@ -29,7 +29,7 @@ __all__ = ["NODES", "combinations", "pieces", "read", "rewrite", "sweeping"]
 NODES = ("enabled", "inherited", "kernels", "trust", "policy", "target", "model", "experiment")
 _MAPPINGS = ("kernels", "inherited")
 _OPTIONAL = ("model", "experiment")  # nodes that a plan does without
-_TEXTS = ("capability", "torch")  # keys of text, besides those of references
+_TEXTS = ("revision", "capability", "torch")  # keys of text, besides those of references
 _VERSION = "a whole number such as 3, or a range such as '>=2.0,<3.0'"
 
 _FORM = re.compile(r"(?P<sign>~|\+{0,2})(?P<key>[^=\s]*?)\s*(?:=(?P<value>.*))?", re.DOTALL)
