@@ -26,7 +26,8 @@ ON = {"1", "ON", "YES", "TRUE"}  # what transformers takes for true in USE_HUB_K
 
 _CPUS = {"amd64": "x86_64", "arm64": "aarch64"}
 _VERSIONS = ("capability", "torch", "backend_version", "macos", "python")
-_PACKAGES = ("apache-tvm-ffi", "transformers", "triton", "kernels")
+# What conditions ask about, and what a build's metadata may need (documents/metadata).
+_PACKAGES = ("apache-tvm-ffi", "transformers", "triton", "kernels", "einops", "helion", "nvidia-cutlass-dsl", "nki")
 
 
 def detect(node: Mapping[str, Any]) -> Target:
@@ -41,7 +42,7 @@ def detect(node: Mapping[str, Any]) -> Target:
         hint = f"write auto or one of {', '.join(DEVICES)}"
         raise ConfigError(f"target.device: {wanted!r} is no device", hint=hint)
     probed = PROBES[device]() if wanted == "auto" else {}
-    found = _software() | {"capability": None, "backend_version": _built_for(device)} | probed
+    found = _software() | {"capability": None, "arch": None, "backend_version": _built_for(device)} | probed
     said = {key: value for key, value in node.items() if key not in ("device", "name") and value is not None}
     packages = found["packages"] | dict(said.get("packages", {}))
     _check_versions(said)
@@ -110,6 +111,13 @@ def _cuda() -> dict[str, Any]:
     return {"capability": f"{major}.{minor}", "backend_version": _release(version)}
 
 
+def _rocm() -> dict[str, Any]:
+    import torch
+
+    name = torch.cuda.get_device_properties(torch.cuda.current_device()).gcnArchName
+    return {**_cuda(), "arch": name.partition(":")[0]}  # `gfx90a:sramecc+:xnack-` is gfx90a
+
+
 def _xpu() -> dict[str, Any]:
     import torch
 
@@ -139,7 +147,7 @@ def _nothing() -> dict[str, Any]:
 
 PROBES: Mapping[str, Callable[[], dict[str, Any]]] = {
     "cuda": _cuda,
-    "rocm": _cuda,
+    "rocm": _rocm,
     "xpu": _xpu,
     "mps": _nothing,
     "npu": _nothing,

@@ -18,6 +18,8 @@ ORDER = (
     "anchors",
     "documents.target",
     "documents.variant",
+    "documents.fields",
+    "documents.metadata",
     "documents.reference",
     "documents.config",
     "documents.lock",

@@ -71,7 +71,8 @@ def canonical_device(name: str) -> str | None:
 class Target:
     """The machine and software a plan is made for; versions are text, `None` is not known.
 
-    `capability` is the compute capability as text (`9.0`), `backend_version` the version of CUDA, ROCm,
+    `capability` is the compute capability as text (`9.0`), `arch` ROCm's name for an AMD device (`gfx942`; `None`
+    for all others), `backend_version` the version of CUDA, ROCm,
     XPU or CANN that torch was built for, `packages` the installed versions that conditions ask about.
     """
 
@@ -85,6 +86,7 @@ class Target:
     macos: str | None
     python: str
     free_threaded: bool
+    arch: str | None = None
     packages: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def to_dict(self) -> dict[str, Any]:

@@ -2,6 +2,9 @@
 
 The grammar is the Hub's: `torch-BACKEND`, `torch-universal`, `torchXY[-cxx11|-cxx98]-BACKEND-CPU-OS`,
 `torch-stable-abiXY-BACKEND-CPU-OS`, `tvm-ffiXY-BACKEND-CPU-OS`. Folders in the same layout follow it too.
+
+The verdicts are those of the `kernels` library but for one thing, on purpose: it asks which backend torch was built
+for, and this asks for the target's device. A target that is the CPU gets CPU builds, also beside a CUDA build of torch.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ __all__ = ["Variant"]
 _ARCH = re.compile(
     r"(?P<abi>torch-stable-abi|torch|tvm-ffi)(?P<major>\d)(?P<minor>\d+)"
     r"(?:-(?P<cxx>cxx11|cxx98))?-(?P<backend>[a-z]+)(?P<version>(?:\d{2,})?)"
-    r"-(?P<cpu>x86_64|aarch64)-(?P<os>linux|darwin|windows)",
+    r"-(?P<cpu>\w+)-(?P<os>\w+)",
     re.ASCII,
 )
 _NOARCH = re.compile(r"torch-(?P<backend>universal|cpu|cuda|rocm|xpu|metal|npu|neuron|tpu)")
@@ -35,8 +38,10 @@ _NOARCH_BACKENDS = {
     "cpu": "cpu", "cuda": "cuda", "rocm": "rocm", "xpu": "xpu",
     "metal": "mps", "npu": "npu", "neuron": "neuron", "tpu": "tpu",
 }  # fmt: skip
-_MACOS_FOR_METAL = 26
+_MACOS_FOR_METAL = 26  # compiled builds use Metal 4 (kernels 0.17.2, variants.py)
+_ABIS = {"cxx11": True, "cxx98": False}
 _FREE_THREADED_ABI = (3, 15)
+_WORST_FIRST = ("universal", "noarch", "tvm-ffi", "torch-cxx98", "torch-cxx11", "torch", "torch-stable-abi")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +78,7 @@ class Variant:
             name=name,
             abi=match["abi"],
             abi_version=(int(match["major"]), int(match["minor"])),
-            cxx11={"cxx11": True, "cxx98": False}.get(match["cxx"]),
+            cxx11=_ABIS.get(match["cxx"]),
             device=_ARCH_BACKENDS[match["backend"]],
             backend_version=_dotted(match["version"]),
             cpu=match["cpu"],
@@ -84,8 +89,6 @@ class Variant:
         """Return why this build cannot run on the target, naming both sides, or `None` if it can."""
         if self.device not in (None, target.device):
             return f"built for {self.device}, the target is {target.device}"
-        if self.device == "mps" and not _new_enough_for_metal(target):
-            return f"needs macOS {_MACOS_FOR_METAL} or newer, the target has {target.macos or 'none'}"
         if self.cpu is None:
             return None
         if (self.cpu, self.os) != (target.cpu, target.os):
@@ -93,27 +96,33 @@ class Variant:
         if target.free_threaded and Version(target.python).release < _FREE_THREADED_ABI:
             needed = ".".join(map(str, _FREE_THREADED_ABI))
             return f"compiled builds need Python {needed} if free-threaded, the target has {target.python}"
-        return self._abi_refusal(target) or self._backend_refusal(target)
+        return self._library_refusal(target) or self._cxx11_refusal(target) or self._backend_refusal(target)
 
-    def _abi_refusal(self, target: Target) -> str | None:
+    def _library_refusal(self, target: Target) -> str | None:
         assert self.abi_version is not None
         needed = ".".join(map(str, self.abi_version))
-        found = target.packages.get("apache-tvm-ffi") if self.abi == "tvm-ffi" else target.torch
         library = "tvm-ffi" if self.abi == "tvm-ffi" else "torch"
+        found = target.packages.get("apache-tvm-ffi") if library == "tvm-ffi" else target.torch
         if found is None:
             return f"needs {library} {needed}, the target has none"
         release = (Version(found).major, Version(found).minor)
         if self.abi == "torch-stable-abi":
-            if release < self.abi_version:
-                return f"needs torch {needed} or newer, the target has {found}"
-        elif release != self.abi_version:
-            return f"needs {library} {needed}, the target has {found}"
-        if self.cxx11 is not None and target.cxx11_abi is not None and self.cxx11 != target.cxx11_abi:
-            words = {True: "cxx11", False: "cxx98"}
-            return f"built with the {words[self.cxx11]} ABI, the target's torch uses {words[target.cxx11_abi]}"
-        return None
+            return None if self.abi_version <= release else f"needs torch {needed} or newer, the target has {found}"
+        return None if self.abi_version == release else f"needs {library} {needed}, the target has {found}"
+
+    def _cxx11_refusal(self, target: Target) -> str | None:
+        if self.cxx11 is None:
+            return None
+        built, other = ("cxx11", "cxx98") if self.cxx11 else ("cxx98", "cxx11")
+        if target.os != "linux":  # only there do the two differ, and the Hub's library takes neither elsewhere
+            return f"built with the {built} ABI of Linux, the target is {target.os}"
+        if target.cxx11_abi in (None, self.cxx11):
+            return None
+        return f"built with the {built} ABI, the target's torch uses {other}"
 
     def _backend_refusal(self, target: Target) -> str | None:
+        if self.device == "mps" and not _new_enough_for_metal(target):
+            return f"needs macOS {_MACOS_FOR_METAL} or newer, the target has {target.macos or 'none'}"
         if self.backend_version is None:
             return None
         found = target.backend_version
@@ -123,14 +132,18 @@ class Variant:
         if self.device == "cuda":
             fits = built.major == have.major and built.minor <= have.minor
         else:
-            fits = built.release[:2] == have.release[:2]
+            # Compared as a name has them, without the dot: rocm610 is read as 61.0 and is 6.10.
+            fits = f"{built.major}{built.minor}" == f"{have.major}{have.minor}"
         return None if fits else f"built for {self.device} {self.backend_version}, the target has {found}"
 
     def rank(self) -> tuple[int, tuple[int, int], Version, str]:
-        """Return the key by which the better of two fitting builds sorts last; the name breaks ties."""
-        order = ["universal", "noarch", "tvm-ffi", "torch-cxx", "torch", "torch-stable-abi"]
-        abi = "torch-cxx" if self.abi == "torch" and self.cxx11 is not None else self.abi
-        return order.index(abi), self.abi_version or (0, 0), Version(self.backend_version or "0"), self.name
+        """Return the key by which the better of two fitting builds sorts last.
+
+        First what it was built against, compiled before portable; then the newer version of that, the newer backend,
+        and the name, so that no two builds are equal and the order of a listing decides nothing.
+        """
+        built = self.abi if self.cxx11 is None else f"torch-{'cxx11' if self.cxx11 else 'cxx98'}"
+        return _WORST_FIRST.index(built), self.abi_version or (0, 0), Version(self.backend_version or "0"), self.name
 
 
 def _dotted(digits: str) -> str | None:
