@@ -158,7 +158,7 @@ _REASONS: Mapping[str, tuple[str, ...]] = {
         "the row takes nothing inherited",
         "…: a map takes the place of …, said at …",
     ),
-    "lock": ("the lock does not hold it",),
+    "lock": ("the lock does not hold it: `kerncfg lock` asks for what it lacks",),
 }
 
 _APPLYING: Mapping[str, tuple[str, ...]] = {

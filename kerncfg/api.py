@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,21 +13,30 @@ from typing import TYPE_CHECKING, Any
 from kerncfg.compiler.compose import Origins, compose
 from kerncfg.compiler.normalise import normalise
 from kerncfg.compiler.policy import Request, trusted
+from kerncfg.compiler.reading import Place, read
 from kerncfg.compiler.resolve import resolve
 from kerncfg.compiler.schema import validate
 from kerncfg.documents.config import Trust
+from kerncfg.documents.lock import Lock
 from kerncfg.documents.plan import SCHEMA, Plan
 from kerncfg.documents.target import Mode, Target
-from kerncfg.errors import ConfigError, IntegrityError, Issue, LockError
+from kerncfg.errors import ConfigError, IntegrityError, Issue, LockError, TrustError
+from kerncfg.locations import conf
+from kerncfg.locking import localised, usual
+from kerncfg.locking import made as made_lock
 from kerncfg.machine import detect, device_of, here, hub_is_on
-from kerncfg.sources import pin
+from kerncfg.sources import fetch, pin, untrusted
+from kerncfg.sources.environment import local_kernels
 
 if TYPE_CHECKING:
     from torch import nn
 
     from kerncfg.applier.apply import Bindings
+    from kerncfg.documents.plan import Kernel
 
-__all__ = ["document", "kernelize", "load_plan", "plan", "plan_document"]
+__all__ = ["document", "fetch_plan", "kernelize", "load_plan", "lock", "plan", "plan_document"]
+
+_KINDS = ("publishers", "repositories")
 
 
 def plan(
@@ -36,6 +45,7 @@ def plan(
     target: str | Mapping[str, Any] | Target | None = None,
     config: Mapping[str, Any] | None = None,
     trust: Sequence[str] = (),
+    lock: str | Path | Lock | None = None,
 ) -> Plan:
     """Return the plan for a configuration, without touching a model.
 
@@ -45,9 +55,11 @@ def plan(
         target: The name of a target, a `target` node, or a `Target`; by default this machine.
         config: A document as data instead of files; nodes it lacks are the packaged ones. It grants no trust.
         trust: Publishers (`org`), repositories (`org/repo`), folders, or `python:package.module`.
+        lock: A lock, or its file; by default `kerncfg.lock` in the working directory, if there is one.
 
     Raises:
         ConfigError: What was asked is not valid; it carries every fault.
+        LockError: The lock cannot be read.
         ResolutionError: A row that may not fall back has no kernel.
     """
     named = (f"target={target}",) if isinstance(target, str) else ()
@@ -56,7 +68,34 @@ def plan(
         data, origins = {**data, "target": target}, origins.saying(["target"])
     validate(data, origins=origins)
     found = target if isinstance(target, Target) else detect(data["target"])
-    return plan_document(data, origins, found, trust=trust)
+    return plan_document(data, origins, found, trust=trust, lock=lock)
+
+
+def lock(
+    *overrides: str,
+    config_dir: str | Path | None = None,
+    config: Mapping[str, Any] | None = None,
+    trust: Sequence[str] = (),
+    previous: Lock | None = None,
+    upgrade: Sequence[str] = (),
+) -> Lock:
+    """Return the lock of a configuration: the commit and the builds of every Hub kernel that it names, for any target.
+
+    Args:
+        overrides: What would stand on the command line.
+        config_dir: A folder of one's own, whose files go before the packaged ones.
+        config: A document as data instead of files; it grants no trust.
+        trust: Publishers, repositories, as for `plan`; nothing is asked about others.
+        previous: A lock whose pins stay as they are.
+        upgrade: Names of rows, or repositories, that are asked about all the same.
+
+    Raises:
+        ConfigError: What was asked is not valid; it carries every fault.
+    """
+    data, origins = document(*overrides, config_dir=config_dir, config=config)
+    validate(data, origins=origins)
+    found = normalise(data, origins=origins)
+    return made_lock(found, found.trust.plus(*_names(trust)), previous=previous, upgrade=upgrade)
 
 
 def document(
@@ -78,16 +117,32 @@ def document(
     return data, origins
 
 
-def plan_document(data: Mapping[str, Any], origins: Origins, target: Target, *, trust: Sequence[str] = ()) -> Plan:
+def plan_document(
+    data: Mapping[str, Any],
+    origins: Origins,
+    target: Target,
+    *,
+    trust: Sequence[str] = (),
+    lock: str | Path | Lock | None = None,
+) -> Plan:
     """Return the plan of a valid composed document for a target."""
-    config = normalise(data, origins=origins)
+    known = lock if isinstance(lock, Lock) else usual(lock)
+    config = localised(normalise(data, origins=origins), local_kernels())
     named = config.trust.plus(*_names(trust))
-    request = Request(target=target, trust=named, require_pin=config.policy.require_pin, hub=hub_is_on(os.environ))
+    request = Request(
+        target=target,
+        trust=named,
+        require_pin=config.policy.require_pin,
+        hub=hub_is_on(os.environ),
+        locked=known is not None,
+    )
     rows = config.rows.values() if config.enabled else ()
     offered = [candidate for row in rows for cell in row.at(target.device).values() for candidate in cell]
     flagged = {candidate.ref for candidate in offered if candidate.trust_remote_code}
     asked = flagged | {candidate.ref for candidate in offered if trusted(candidate.ref, named) is None}
-    made = resolve(config, pin(sorted(asked, key=str)), request)
+    wanted = sorted((ref for ref in asked if request.hub or ref.scheme != "hub"), key=str)
+    pins = pin(wanted, target=target, trust=named, known=known, locked=known is not None)
+    made = resolve(config, pins, request)
     return replace(made, trust=replace(named, references=frozenset(map(str, flagged))))
 
 
@@ -137,7 +192,36 @@ def load_plan(path: str | Path, *, trust: Sequence[str] = ()) -> Plan:
         plan = Plan.from_dict(data)
     except (LockError, IntegrityError) as error:
         raise type(error)(f"{path}: {error.message}", hint=error.hint) from error
-    return replace(plan, trust=Trust().plus(*_names(trust)))
+    return replace(plan, trust=_default_trust().plus(*_names(trust)))
+
+
+def fetch_plan(
+    plan: Plan, *, dry_run: bool = False, progress: Callable[[Kernel, int], None] = lambda kernel, size: None
+) -> dict[Kernel, str]:
+    """Bring every kernel of a plan to this machine's cache, and return why those that failed did.
+
+    Args:
+        plan: A plan, with the trust of whoever asks.
+        dry_run: Only check that everything may be fetched.
+        progress: Told after each file how many bytes of which kernel have come.
+
+    Raises:
+        TrustError: Nobody consented to a kernel's publisher; nothing was fetched.
+    """
+    kernels = sorted(plan.kernels(), key=lambda kernel: str(kernel.reference))
+    for kernel in kernels:
+        if reason := untrusted(kernel, plan.trust):
+            raise TrustError(f"{kernel.reference}: {reason}")
+    return {} if dry_run else fetch(kernels, progress=progress)
+
+
+def _default_trust() -> Trust:
+    """Return whom the packaged files trust, read without composing anything."""
+    node = read(conf() / "trust/default.yaml", Place("preset", "trust/default.yaml"))
+    publishers, repositories = (
+        frozenset(name for name, on in node.value[key].value.items() if on.value) for key in _KINDS
+    )
+    return Trust(publishers=publishers, repositories=repositories)
 
 
 def kernelize(
@@ -148,6 +232,7 @@ def kernelize(
     config_dir: str | Path | None = None,
     config: Mapping[str, Any] | None = None,
     trust: Sequence[str] = (),
+    lock: str | Path | Lock | None = None,
 ) -> Bindings:
     """Plan for the device that the model is on, apply the plan, and return the bindings, which can be undone.
 
@@ -158,7 +243,7 @@ def kernelize(
     _check_texts(overrides)
     said = any(_node(word) == "target" for word in overrides) or (config is not None and "target" in config)
     target = None if said else _target_of(model)
-    made = plan(*overrides, config_dir=config_dir, config=config, target=target, trust=trust)
+    made = plan(*overrides, config_dir=config_dir, config=config, target=target, trust=trust, lock=lock)
     return apply(made, model, mode=mode, compile=compile)
 
 

@@ -28,10 +28,12 @@ from kerncfg.compiler.overrides import combinations, rewrite
 from kerncfg.compiler.schema import validate
 from kerncfg.compiler.writing import document_lines
 from kerncfg.errors import ConfigError, KerncfgError, KerncfgWarning, SourceError
+from kerncfg.locking import usual
 from kerncfg.machine import detect
 
 if TYPE_CHECKING:
     from kerncfg.applier.report import Report
+    from kerncfg.documents.lock import Lock
     from kerncfg.documents.plan import Plan
     from kerncfg.evidence.bench import Measurement
     from kerncfg.evidence.verify import Verification
@@ -83,6 +85,7 @@ def run(
     config_dir: Path | None = None,
     multirun: bool = False,
     trust: Sequence[str] = (),
+    lock: str | Path | None = None,
     show: Callable[[Outcome, str], None] = lambda outcome, stage: None,
 ) -> list[Outcome]:
     """Run the main job once, or once for each combination of a sweep, and return what each did.
@@ -92,7 +95,9 @@ def run(
 
     Raises:
         ConfigError: What was asked is not valid; no job was started and no folder made.
+        LockError: The lock cannot be read.
     """
+    found = usual(lock)  # now, for a launcher may start jobs in other folders
     asked = list(combinations(overrides)) if multirun else [list(overrides)]
     for words in asked:
         data, origins = document(*words, config_dir=config_dir)
@@ -113,7 +118,7 @@ def run(
         outcomes.append(outcome)
         show(outcome, "start")
         try:
-            perform(outcome, config_dir=config_dir, trust=trust, show=show)
+            perform(outcome, config_dir=config_dir, trust=trust, lock=found, show=show)
         except KerncfgError as error:
             outcome.error = error
         show(outcome, "end")
@@ -135,6 +140,7 @@ def perform(
     *,
     config_dir: Path | None,
     trust: Sequence[str],
+    lock: Lock | None,
     show: Callable[[Outcome, str], None],
 ) -> None:
     """Carry out one job and fill its outcome; each document is written as soon as it is there."""
@@ -156,7 +162,7 @@ def perform(
     text = "\n".join(document_lines(data, origins)) + "\n"
     (outcome.folder / "config.yaml").write_text(text, encoding="utf-8")
     target = detect(data["target"])
-    plan = keep("plan", plan_document(data, origins, target, trust=trust))
+    plan = keep("plan", plan_document(data, origins, target, trust=trust, lock=lock))
     started = time.perf_counter()
     node, secrets = with_environment(data, "model")
     try:

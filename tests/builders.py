@@ -119,7 +119,7 @@ def locked(found: Config, **refused: str) -> Lock:
 def _pin(ref: KernelRef, reason: str | None) -> Pin:
     if reason:
         return Pin(ref=ref, reason=reason)
-    return Pin(ref=ref, builds=(Build(variant=None, digest=f"digest of {ref.name}"),))
+    return Pin.of(ref, Build(variant=None, digest=f"digest of {ref.name}"))
 
 
 def request(device: str = "cuda", trust: Trust | None = None, hub: bool = True, **said: Any) -> Request:

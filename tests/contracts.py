@@ -65,7 +65,7 @@ class SourceContract:
         found = self.pin(ref)
         (build,) = found.builds
         variant = build.variant.name if build.variant else None
-        return Kernel(reference=ref, commit=found.commit, variant=variant, digest=build.digest)
+        return Kernel(reference=ref, commit=found.releases[0].commit, variant=variant, digest=build.digest)
 
     def load(self, kernel: Kernel) -> Any:
         return load(kernel, Trust(local=frozenset({kernel.reference.place})), sources=self.sources)

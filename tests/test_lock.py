@@ -17,7 +17,7 @@ from kerncfg.documents.reference import KernelRef
 )
 def test_an_answer_is_found_however_the_reference_was_written(written: str, asked: KernelRef) -> None:
     ref = KernelRef.parse(written)
-    pin = Pin(ref=ref, builds=(Build(variant=None, digest="d"),))
+    pin = Pin.of(ref, Build(variant=None, digest="d"))
     assert Lock(pins={ref: pin}).pins[asked] is pin
 
 

@@ -101,9 +101,12 @@ def test_a_plan_as_data_has_the_keys_that_others_rely_on() -> None:
                         "choices": [
                             {
                                 "reference": "original",
+                                "repository": None,
                                 "commit": None,
                                 "variant": None,
                                 "digest": None,
+                                "dependencies": [],
+                                "builds": {},
                                 "conditions": {"dtype": ["bfloat16"]},
                                 "needs": {},
                                 "origin": "my.yaml:3",
@@ -116,6 +119,7 @@ def test_a_plan_as_data_has_the_keys_that_others_rely_on() -> None:
                 },
             }
         ],
+        "files": {},
     }
 
 

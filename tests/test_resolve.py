@@ -141,7 +141,7 @@ def test_a_choice_names_commit_build_and_digest() -> None:
     (ref,) = found.rows["N"].references("cuda")
     names = ("torch-cuda", "torch-universal", "torch-cpu")
     builds = tuple(Build(variant=Variant.parse(name), digest=f"digest of {name}") for name in names)
-    lock = Lock(pins={ref: Pin(ref=ref, commit="c0ffee", builds=builds)})
+    lock = Lock(pins={ref: Pin.of(ref, *builds, commit="c0ffee")})
     choice = step(resolve(found, lock, request())).modes[TRAINING].choices[0]
     assert choice.kernel == Kernel(reference=ref, commit="c0ffee", variant="torch-cuda", digest="digest of torch-cuda")
 
@@ -257,7 +257,10 @@ def test_a_rejection_says_where_the_candidate_was_said() -> None:
 
 def test_a_reference_that_the_lock_does_not_hold_is_refused() -> None:
     made = resolve(config({"N": A}), Lock(), request())
-    assert (chosen(made), rejected(made)) == (["original"], [(A, "the lock does not hold it")])
+    assert (chosen(made), rejected(made)) == (
+        ["original"],
+        [(A, "the lock does not hold it: `kerncfg lock` asks for what it lacks")],
+    )
 
 
 def test_hub_kernels_switched_off_are_rejected_and_others_stay() -> None:

@@ -13,12 +13,11 @@ from typing import Any
 
 import pytest
 
-from kerncfg.compiler.policy import choose
 from kerncfg.documents.config import KernelRef, Trust
 from kerncfg.documents.lock import Build, Lock, Pin
 from kerncfg.documents.plan import Kernel
 from kerncfg.errors import IntegrityError, SourceError, TrustError
-from kerncfg.sources import SOURCES, KernelCode, load, pin, reload
+from kerncfg.sources import SOURCES, KernelCode, Question, load, pin, reload
 from tests.builders import kernel_folder, target
 from tests.contracts import Place, SourceContract
 
@@ -57,7 +56,8 @@ def one(ref: KernelRef | str) -> Pin:
 def planned(text: str, said: dict[str, Any] | None = None) -> Kernel:
     """Give the kernel that a plan for a device would hold."""
     found = one(text)
-    build = choose(found, target(**(said or {})))
+    best = found.choose(target(**(said or {})))
+    build = best and best[1]
     assert build is not None, found.reason
     variant = build.variant.name if build.variant else None
     return Kernel(reference=found.ref, variant=variant, digest=build.digest)
@@ -376,15 +376,15 @@ def test_a_hub_kernel_is_asked_for_consent_first() -> None:
 class Shelf:
     """A source of somebody else's."""
 
-    def pin(self, ref: KernelRef) -> Pin:
-        return Pin(ref=ref, builds=(Build(variant=None, digest="shelf"),))
+    def pin(self, ref: KernelRef, question: Question) -> Pin:
+        return Pin.of(ref, Build(variant=None, digest="shelf"))
 
     def load(self, kernel: Kernel) -> KernelCode:
         return KernelCode(kernel=kernel, code=Shelf)
 
 
 class Locked(Shelf):
-    def pin(self, ref: KernelRef) -> Pin:
+    def pin(self, ref: KernelRef, question: Question) -> Pin:
         raise PermissionError(13, "Permission denied", "/shelf")
 
 
@@ -439,8 +439,8 @@ def test_what_cannot_be_read_is_a_reason() -> None:
     assert pin([FOREIGN], sources=sources).pins[FOREIGN].reason == "/shelf cannot be read: Permission denied"
 
 
-def test_the_usual_sources_are_three() -> None:
-    assert list(SOURCES) == ["builtin", "python", "path"]
+def test_the_usual_sources_are_four() -> None:
+    assert list(SOURCES) == ["builtin", "python", "path", "hub"]
 
 
 def test_a_kernel_that_runs_already_needs_no_consent_again(tmp_path: Path) -> None:

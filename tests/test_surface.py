@@ -13,6 +13,7 @@ from kerncfg.applier.report import STATUSES
 from kerncfg.cli import program
 from kerncfg.compiler.schema import names, schema
 from kerncfg.documents import difference, explanation
+from kerncfg.documents import lock as locks
 from kerncfg.documents import plan as plans
 from kerncfg.documents.config import ANY
 from kerncfg.documents.plan import Bind, Keep
@@ -28,9 +29,11 @@ OPTIONS = {
     "completion": ["--json"],
     "diff": ["--json"],
     "doctor": ["--json"],
-    "explain": ["--config-dir", "--json", "--trust"],
-    "plan": ["--all", "--config-dir", "--json", "--output", "--trust"],
-    "run": ["--config-dir", "--json", "--multirun", "--trust"],
+    "explain": ["--config-dir", "--json", "--lock", "--trust"],
+    "fetch": ["--dry-run", "--json", "--trust"],
+    "lock": ["--check", "--config-dir", "--from", "--json", "--lock", "--trust", "--upgrade"],
+    "plan": ["--all", "--config-dir", "--json", "--lock", "--output", "--trust"],
+    "run": ["--config-dir", "--json", "--lock", "--multirun", "--trust"],
     "schema": ["--json"],
     "show": ["--config-dir", "--json"],
     "validate": ["--config-dir", "--json"],
@@ -114,6 +117,7 @@ def test_the_format_numbers_are_those_of_the_code() -> None:
         "difference": difference.SCHEMA,
         "doctor": doctor.SCHEMA,
         "explanation": explanation.SCHEMA,
+        "lock": locks.SCHEMA,
         "measurement": rows.SCHEMA,
         "plan": plans.SCHEMA,
         "verification": rows.SCHEMA,

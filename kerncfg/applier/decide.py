@@ -12,12 +12,12 @@ from torch.jit import ScriptModule
 from kerncfg.applier.bind import Edit, Owner, reachable
 from kerncfg.applier.contract import Fit, MissingAttribute, conditions_fault, device_fault, fit, module_fault, tensors
 from kerncfg.applier.match import Claim, row
-from kerncfg.compiler.policy import trusted, unfit
+from kerncfg.compiler.policy import unfit
 from kerncfg.documents.plan import Choice, Kernel, ModePlan, Plan, Step
 from kerncfg.documents.target import DEVICES
 from kerncfg.errors import ApplyError, ContractError, KerncfgError, SourceError, TrustError
 from kerncfg.machine import here
-from kerncfg.sources import load
+from kerncfg.sources import load, untrusted
 
 if TYPE_CHECKING:
     import torch
@@ -132,8 +132,9 @@ class Decisions:
             for choice in (step.modes[mode].choices if mode in step.modes else ())
         ]
         for step, choice in choices:
-            if reason := trusted(choice.kernel.reference, self._plan.trust):
-                raise TrustError(f"{row(step)}: {_said(choice)}: {reason}")
+            for needed in choice.kernel.with_dependencies():
+                if reason := untrusted(needed, self._plan.trust):
+                    raise TrustError(f"{row(step)}: {_said(choice)}: {reason}")
         particular = [choice for _, choice in choices if choice.needs or choice.kernel.variant]
         device = self._plan.target.device
         if particular and any(tensor.device.type == DEVICES[device].torch for tensor in tensors(root)):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kerncfg.cli import completing
-from kerncfg.cli.words import asking, code, data, overrides_in, told, trusting
+from kerncfg.cli.words import asking, code, data, locking, overrides_in, told, trusting
 
 if TYPE_CHECKING:
     from kerncfg.run import Outcome
@@ -24,8 +24,16 @@ _FEW = 3  # rows with one reason that a line names
 @click.command()
 @asking(completing.words())
 @trusting
+@locking
 @click.option("-m", "--multirun", is_flag=True, help="Sweep: run once for each combination of a=1,2 b=3,4.")
-def run(words: tuple[str, ...], config_dir: Path | None, as_json: bool, trust: tuple[str, ...], multirun: bool) -> int:
+def run(
+    words: tuple[str, ...],
+    config_dir: Path | None,
+    as_json: bool,
+    trust: tuple[str, ...],
+    lock: Path | None,
+    multirun: bool,
+) -> int:
     """Build a model, apply the plan, verify and measure.
 
     Prints the plan, what happened at each site of the model, how each kernel compares with the original, and how fast
@@ -48,7 +56,9 @@ def run(words: tuple[str, ...], config_dir: Path | None, as_json: bool, trust: t
 
     # What a kernel or a model prints is no part of the data.
     with redirect_stdout(sys.stderr) if as_json else nullcontext():
-        outcomes = job.run(overrides_in(words), config_dir=config_dir, multirun=multirun, trust=trust, show=show)
+        outcomes = job.run(
+            overrides_in(words), config_dir=config_dir, multirun=multirun, trust=trust, lock=lock, show=show
+        )
     if as_json:
         data({"runs": [outcome.to_dict() for outcome in outcomes]})
     elif multirun:

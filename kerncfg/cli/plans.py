@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kerncfg.cli import completing
-from kerncfg.cli.words import as_data, asking, data, is_override, overrides_in, see, trusting
+from kerncfg.cli.words import as_data, asking, data, is_override, locking, overrides_in, see, trusting
 
 if TYPE_CHECKING:
     from kerncfg.documents.step import Step
@@ -20,6 +20,7 @@ __all__ = ["diff", "explain", "plan"]
 @click.command()
 @asking(completing.words())
 @trusting
+@locking
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Also write the plan to this file.")
 @click.option("--all", "every", is_flag=True, help="Also list the inherited names that keep the original.")
 def plan(
@@ -27,6 +28,7 @@ def plan(
     config_dir: Path | None,
     as_json: bool,
     trust: tuple[str, ...],
+    lock: Path | None,
     output: Path | None,
     every: bool,
 ) -> None:
@@ -35,7 +37,7 @@ def plan(
     from kerncfg.cli.tables import print_plan
     from kerncfg.errors import ConfigError
 
-    made = api.plan(*overrides_in(words), config_dir=config_dir, trust=trust)
+    made = api.plan(*overrides_in(words), config_dir=config_dir, trust=trust, lock=lock)
     if output:
         try:
             made.save(output)
@@ -52,7 +54,10 @@ def plan(
 @click.command()
 @asking(completing.words(names=True), "NAME [OVERRIDES]...")
 @trusting
-def explain(words: tuple[str, ...], config_dir: Path | None, as_json: bool, trust: tuple[str, ...]) -> None:
+@locking
+def explain(
+    words: tuple[str, ...], config_dir: Path | None, as_json: bool, trust: tuple[str, ...], lock: Path | None
+) -> None:
     """Say what one name runs in each mode, and why nothing else."""
     from kerncfg import api
     from kerncfg.errors import ConfigError
@@ -62,7 +67,7 @@ def explain(words: tuple[str, ...], config_dir: Path | None, as_json: bool, trus
         found = f"{len(names)} names: {', '.join(names)}" if names else "no name"
         raise ConfigError(f"explain needs one name, found {found}", hint="write kerncfg explain NAME key=value …")
     overrides = [word for word in words if is_override(word)]
-    explanation = api.plan(*overrides, config_dir=config_dir, trust=trust).explain(names[0])
+    explanation = api.plan(*overrides, config_dir=config_dir, trust=trust, lock=lock).explain(names[0])
     if as_json:
         data(explanation.to_dict())
     else:

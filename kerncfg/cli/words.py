@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from kerncfg.cli.completing import Complete
     from kerncfg.errors import Issue, KerncfgError
 
-__all__ = ["as_data", "asking", "code", "data", "is_override", "overrides_in", "see", "told", "trusting"]
+__all__ = ["as_data", "asking", "code", "data", "is_override", "locking", "overrides_in", "see", "told", "trusting"]
 
 Command = Callable[..., Any]
 
@@ -55,6 +55,13 @@ trusting = click.option(
     multiple=True,
     metavar="NAME",
     help="Whose code may run: ORG, ORG/REPO, a folder or python:MODULE. Repeat for more.",
+)
+
+
+locking = click.option(
+    "--lock",
+    type=click.Path(path_type=Path),
+    help="The lock to plan from; by default kerncfg.lock here, if there is one.",
 )
 
 

@@ -9,24 +9,28 @@ from typing import TYPE_CHECKING
 from packaging.specifiers import SpecifierSet
 
 from kerncfg.documents.config import ORIGINAL, Candidate, KernelRef, Trust
-from kerncfg.documents.lock import Build, Pin
+from kerncfg.documents.lock import Pin
 from kerncfg.documents.variant import Variant
 
 if TYPE_CHECKING:
     from kerncfg.documents.step import Choice
     from kerncfg.documents.target import Target
 
-__all__ = ["CHECKS", "Check", "Request", "choose", "trusted", "unfit"]
+__all__ = ["CHECKS", "Check", "Request", "no_fit", "trusted", "unfit"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What `resolve` is asked: a target, whose code may run, and whether Hub kernels are on at all."""
+    """What `resolve` is asked: a target, whose code may run, and whether Hub kernels are on at all.
+
+    `locked` says that the answers came from a lock, which pins what the rows leave open.
+    """
 
     target: Target
     trust: Trust
     require_pin: bool = False
     hub: bool = True
+    locked: bool = False
 
 
 Check = Callable[[Candidate, Pin, Request], str | None]
@@ -66,7 +70,7 @@ def _hub_off(candidate: Candidate, pin: Pin, request: Request) -> str | None:
 
 
 def _unpinned(candidate: Candidate, pin: Pin, request: Request) -> str | None:
-    if request.require_pin and not candidate.ref.pinned:
+    if request.require_pin and not candidate.ref.pinned and not request.locked:
         at = candidate.ref.revision or candidate.ref.version or "nothing"
         return f"policy.require_pin needs a commit of 40 digits, found {at}"
     return None
@@ -85,24 +89,27 @@ def _unreachable(candidate: Candidate, pin: Pin, request: Request) -> str | None
 
 
 def _no_build(candidate: Candidate, pin: Pin, request: Request) -> str | None:
-    if candidate.ref == ORIGINAL or choose(pin, request.target) is not None:
+    if candidate.ref == ORIGINAL or pin.choose(request.target) is not None:
         return None
-    variants = [build.variant for build in pin.builds if build.variant]
-    verdicts = "; ".join(f"{variant.name}: {variant.refusal(request.target)}" for variant in variants)
-    return f"no build fits: {verdicts}"
+    return no_fit(pin, request.target)
+
+
+def no_fit(pin: Pin, target: Target) -> str:
+    """Return why none of a pin's builds can run on a target, and the newest version that has one which can."""
+    verdicts = "; ".join(f"{build.name}: {build.refusal(target)}" for build in pin.builds if build.variant)
+    return f"no build fits: {verdicts or 'there is none'}{_elsewhere(pin, target)}"
+
+
+def _elsewhere(pin: Pin, target: Target) -> str:
+    """Name the newest version that has a build by its name, which nobody takes without being told to."""
+    for version, names in reversed(sorted(pin.versions.items(), key=lambda item: (len(item[0]), item[0]))):
+        builds = [variant for name in names if (variant := Variant.parse(name))]
+        if fitting := [variant.name for variant in builds if variant.refusal(target) is None]:
+            return f"; {version} has {fitting[0]}"
+    return f"; no version has one, looked at {', '.join(sorted(pin.versions))}" if pin.versions else ""
 
 
 CHECKS: Sequence[Check] = (_untrusted, _hub_off, _unpinned, _capability, _torch, _unreachable, _no_build)
-
-
-def choose(pin: Pin, target: Target) -> Build | None:
-    """Return the best of a pin's builds for the target, in whatever order they are listed."""
-    fitting = [build for build in pin.builds if not build.variant or build.variant.refusal(target) is None]
-    return max(fitting, key=lambda build: _rank(build.variant), default=None)
-
-
-def _rank(variant: Variant | None) -> tuple[bool, object]:
-    return (True, variant.rank()) if variant else (False, ())
 
 
 def unfit(choice: Choice, target: Target) -> str | None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from kerncfg.compiler.policy import CHECKS, Check, Request, choose
-from kerncfg.documents.config import ORIGINAL, Candidate, Config, Row
-from kerncfg.documents.lock import Lock, Pin
+from kerncfg.compiler.policy import CHECKS, Check, Request, no_fit, trusted
+from kerncfg.documents.config import ORIGINAL, Candidate, Config, KernelRef, Row
+from kerncfg.documents.lock import Lock, Pin, Release
 from kerncfg.documents.plan import Bind, Choice, Keep, Kernel, ModePlan, Plan, Rejection, Step
-from kerncfg.documents.target import MODE_PREFERENCE, Mode
+from kerncfg.documents.target import MODE_PREFERENCE, Mode, Target
 from kerncfg.errors import ResolutionError
 
 __all__ = ["resolve"]
@@ -22,6 +22,7 @@ Offered = list[tuple[Mode, Candidate]]
 _MEND = "mend the rows, or let them fall back with `fallback: original`"
 _UNPINNED = re.compile(r"([^@:\s]+)(?:@\S+?)?:(\w+): policy\.require_pin needs .*")
 _PINNED = r"write \1@COMMIT:\2 with the 40 digits of the commit, or policy.require_pin=false"
+_UNKNOWN = "the lock does not hold it: `kerncfg lock` asks for what it lacks"
 _OFF_SWITCH = "kernels are switched off: enabled is false"
 
 
@@ -68,8 +69,10 @@ def _mode(row: Row, mode: Mode, enabled: bool, lock: Lock, request: Request, che
             rejected.append(_rejection(candidate, reason))
         elif candidate.ref == ORIGINAL:
             choices.append(_written_original(candidate))
+        elif isinstance(kernel := _kernel(candidate.ref, pin, lock, request), str):
+            rejected.append(_rejection(candidate, kernel))
         else:
-            choices.append(_choice(candidate, pin, said, mode, request))
+            choices.append(_choice(candidate, kernel, pin, said, mode, request))
         if choices and choices[-1].final:
             break  # nothing after an unconditional original can be reached
     if not (choices and choices[-1].final) and _may_fall_back(row, offered):
@@ -95,8 +98,9 @@ def _rejection(candidate: Candidate, reason: str) -> Rejection:
 
 
 def _pin(candidate: Candidate, lock: Lock) -> Pin:
-    unknown = None if candidate.ref == ORIGINAL else "the lock does not hold it"
-    return lock.pins.get(candidate.ref, Pin(ref=candidate.ref, reason=unknown))
+    if candidate.ref == ORIGINAL:
+        return Pin(ref=ORIGINAL)
+    return lock.pin(candidate.ref) or Pin(ref=candidate.ref, reason=_UNKNOWN)
 
 
 def _preference(modes: Mapping[Mode, tuple[Candidate, ...]], mode: Mode) -> Offered:
@@ -116,23 +120,69 @@ def _preference(modes: Mapping[Mode, tuple[Candidate, ...]], mode: Mode) -> Offe
     return offered
 
 
-def _choice(candidate: Candidate, pin: Pin, said: Mode, mode: Mode, request: Request) -> Choice:
-    build = choose(pin, request.target)
-    kernel = Kernel(
-        reference=candidate.ref,
-        commit=pin.commit,
-        variant=build.variant.name if build and build.variant else None,
+def _kernel(ref: KernelRef, pin: Pin, lock: Lock, request: Request, above: tuple[KernelRef, ...] = ()) -> Kernel | str:
+    """Return the kernel of the build that suits the target with those it imports, or why one of these is not to be had."""
+    found = pin.choose(request.target)
+    release, build = found if found else (Release(), None)
+    dependencies = []
+    for needed in build.dependencies if build else ():
+        if needed in (*above, ref):
+            return f"it imports itself, by way of {needed}"
+        answer = lock.pin(needed) or Pin(ref=needed, reason=_UNKNOWN)
+        reason = trusted(needed, request.trust) or answer.reason
+        kernel = _kernel(needed, answer, lock, request, (*above, ref)) if reason is None else reason
+        if isinstance(kernel, Kernel) and kernel.digest is None:
+            kernel = no_fit(answer, request.target)
+        if isinstance(kernel, str):
+            return f"it imports {needed}: {kernel}"
+        dependencies.append(kernel)
+    return Kernel(
+        reference=ref,
+        repository=release.repository,
+        commit=release.commit,
+        variant=build.name if build else None,
         digest=build.digest if build else None,
+        dependencies=tuple(dependencies),
+        files=build.files if build else (),
     )
+
+
+def _choice(candidate: Candidate, kernel: Kernel, pin: Pin, said: Mode, mode: Mode, request: Request) -> Choice:
     how = "inherited" if candidate.inherited else "chosen"
     served = "" if said == mode else f", the row for {said} serves {mode}"
     return Choice(
         kernel=kernel,
+        builds=_verdicts(pin, kernel, request.target),
         conditions=candidate.conditions.residual(),
         needs=candidate.conditions.needs(),
         origin=_text(candidate),
-        reason=f"{how} for {request.target.device}{served}",
+        reason=f"{how} for {request.target.device}{served}{_how_pinned(candidate.ref, pin, kernel)}",
     )
+
+
+def _how_pinned(ref: KernelRef, pin: Pin, kernel: Kernel) -> str:
+    """Say by which branch or tag a commit was found, where the row leaves it open, and what else was found out."""
+    release = next((release for release in pin.releases if release.commit == kernel.commit), Release())
+    told = []
+    if ref.scheme == "hub" and ref.version and release.revision:
+        told.append(f"{release.revision} is the highest of {ref.version}")
+    elif ref.scheme == "hub" and not ref.revision and release.revision:
+        told.append(f"unpinned, {release.revision} is the highest version with a build that fits")
+    if release.repository:
+        told.append(f"moved to {release.repository}")
+    if pin.note:
+        told.append(pin.note)
+    return "".join(f", {each}" for each in told)
+
+
+def _verdicts(pin: Pin, kernel: Kernel, target: Target) -> dict[str, str]:
+    """Return what there is to say of each build of the chosen release."""
+    release = next((release for release in pin.releases if release.commit == kernel.commit), Release())
+    named = {build.name: build for build in release.builds if build.name}
+    return {
+        name: "chosen" if name == kernel.variant else build.refusal(target) or f"fits, {kernel.variant} goes before"
+        for name, build in sorted(named.items())
+    }
 
 
 def _written_original(candidate: Candidate) -> Choice:

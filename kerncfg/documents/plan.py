@@ -13,6 +13,7 @@ from kerncfg.documents import table
 from kerncfg.documents.config import Trust
 from kerncfg.documents.difference import Difference, compare
 from kerncfg.documents.explanation import Explanation, explain, named
+from kerncfg.documents.lock import File, digest_of
 from kerncfg.documents.step import Bind, Choice, Keep, Kernel, ModePlan, Rejection, Step
 from kerncfg.documents.target import Target
 from kerncfg.errors import IntegrityError, LockError
@@ -20,6 +21,8 @@ from kerncfg.errors import IntegrityError, LockError
 __all__ = ["SCHEMA", "Bind", "Choice", "Keep", "Kernel", "ModePlan", "Plan", "Rejection", "Step"]
 
 SCHEMA = 1
+
+_EDITED = "the file was edited; make the plan again with `kerncfg plan -o FILE`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +98,19 @@ class Plan:
             "strict": self.strict,
             "notes": list(self.notes),
             "steps": [step.to_dict() for step in self.steps],
+            "files": {
+                digest: {file.path: {"size": file.size, "digest": file.digest} for file in files}
+                for digest, files in sorted(self._files().items())
+            },
         }
+
+    def kernels(self) -> set[Kernel]:
+        """Return every distinct kernel that some mode may run, and those that they import."""
+        named = {kernel for step in self.steps for kernel in step.kernels()}
+        return {needed for kernel in named for needed in kernel.with_dependencies()}
+
+    def _files(self) -> dict[str, tuple[File, ...]]:
+        return {kernel.digest: kernel.files for kernel in self.kernels() if kernel.digest and kernel.files}
 
     def to_json(self) -> str:
         """Return the plan as JSON: the same plan gives the same bytes."""
@@ -115,16 +130,26 @@ class Plan:
                 f"the plan has format {found!r}, this kerncfg reads {SCHEMA}",
                 hint="make the plan again with `kerncfg plan`",
             )
+        files = {
+            digest: tuple(File(path=path, **said) for path, said in sorted(found.items()))
+            for digest, found in data["files"].items()
+        }
+        for digest, found in files.items():
+            if digest_of(found) != digest:
+                raise IntegrityError(
+                    f"the files of a build have digest {digest_of(found)[:12]}, the plan says {digest[:12]}",
+                    hint=_EDITED,
+                )
         plan = cls(
             target=Target.from_dict(data["target"]),
-            steps=tuple(Step.from_dict(step) for step in data["steps"]),
+            steps=tuple(Step.from_dict(step, files) for step in data["steps"]),
             strict=data["strict"],
             notes=tuple(data["notes"]),
         )
         if plan.digest != data["digest"]:
             raise IntegrityError(
                 f"the plan's content has digest {plan.digest[:12]}, the file says {str(data['digest'])[:12]}",
-                hint="the file was edited; make the plan again with `kerncfg plan -o FILE`",
+                hint=_EDITED,
             )
         return plan
 

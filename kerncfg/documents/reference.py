@@ -133,6 +133,11 @@ class KernelRef:
         return replace(self, revision=revision)
 
     @property
+    def everything(self) -> Self:
+        """The reference to all that its place holds: on the Hub one answer serves every name, elsewhere one each."""
+        return replace(self, name=None) if self.scheme == "hub" else self
+
+    @property
     def pinned(self) -> bool:
         """Whether the same code will be found tomorrow: anything but a Hub reference without a commit."""
         return self.scheme != "hub" or bool(self.revision and re.fullmatch(r"[0-9a-f]{40}", self.revision))

@@ -2,39 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from kerncfg.documents.config import KernelRef, Match
 from kerncfg.documents.target import Mode
+
+if TYPE_CHECKING:
+    from kerncfg.documents.lock import File
 
 __all__ = ["Bind", "Choice", "Keep", "Kernel", "ModePlan", "Rejection", "Step"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """One kernel exactly: the reference, and the commit, build and digest of the code behind it."""
+    """One kernel exactly: the reference, and the commit, build and digest of the code behind it.
+
+    `repository` is where a redirect led, if the code is not where the reference says. `dependencies` are the kernels
+    that this one imports. `files` are those of the build, all of which the digest stands for.
+    """
 
     reference: KernelRef
+    repository: str | None = None
     commit: str | None = None
     variant: str | None = None
     digest: str | None = None
+    dependencies: tuple[Kernel, ...] = ()
+    files: tuple[File, ...] = field(default=(), compare=False, repr=False)
 
-    def identity(self) -> list[str | None]:
+    def identity(self) -> list[Any]:
         """Return what is the same for all who run this code: a folder by its content, a tag by its commit."""
         ref = self.reference
         place = replace(ref, location="") if ref.scheme == "path" else ref
         if self.commit:
-            place = replace(ref, revision=None, version=None)
-        return [f"{ref.scheme} {place}", self.commit, self.variant, self.digest]
+            place = replace(ref, location=self.repository or ref.location, revision=None, version=None)
+        said = [f"{ref.scheme} {place}", self.commit, self.variant, self.digest]
+        return [*said, *([[needed.identity() for needed in self.dependencies]] if self.dependencies else [])]
+
+    def with_dependencies(self) -> Iterator[Kernel]:
+        """Yield the kernels that this one needs, each after those it needs itself, and this one last."""
+        for needed in self.dependencies:
+            yield from needed.with_dependencies()
+        yield self
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the kernel as plain data, without its files."""
+        return {
+            "reference": str(self.reference),
+            "repository": self.repository,
+            "commit": self.commit,
+            "variant": self.variant,
+            "digest": self.digest,
+            "dependencies": [needed.to_dict() for needed in self.dependencies],
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], files: Mapping[str, tuple[File, ...]]) -> Self:
+        """Build a kernel from plain data; `files` are those of each digest."""
+        said = {key: data[key] for key in ("repository", "commit", "variant", "digest")}
+        return cls(
+            reference=KernelRef.parse(data["reference"]),
+            dependencies=tuple(cls.from_dict(needed, files) for needed in data["dependencies"]),
+            files=files.get(data["digest"], ()),
+            **said,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """A kernel that was accepted: `conditions` only a module can answer, `needs` the target was found to meet."""
+    """A kernel that was accepted: `conditions` only a module can answer, `needs` the target was found to meet.
+
+    `builds` has a verdict on each build that was there, by its name.
+    """
 
     kernel: Kernel
+    builds: Mapping[str, str] = field(default_factory=dict)
     conditions: Mapping[str, Any] = field(default_factory=dict)
     needs: Mapping[str, str] = field(default_factory=dict)
     origin: str | None
@@ -53,10 +97,8 @@ class Choice:
     def to_dict(self) -> dict[str, Any]:
         """Return the choice as plain data."""
         return {
-            "reference": str(self.kernel.reference),
-            "commit": self.kernel.commit,
-            "variant": self.kernel.variant,
-            "digest": self.kernel.digest,
+            **self.kernel.to_dict(),
+            "builds": dict(self.builds),
             "conditions": dict(self.conditions),
             "needs": dict(self.needs),
             "origin": self.origin,
@@ -64,16 +106,10 @@ class Choice:
         }
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Build a choice from plain data."""
-        kernel = Kernel(
-            reference=KernelRef.parse(data["reference"]),
-            commit=data["commit"],
-            variant=data["variant"],
-            digest=data["digest"],
-        )
-        said = {key: data[key] for key in ("conditions", "needs", "origin", "reason")}
-        return cls(kernel=kernel, **said)
+    def from_dict(cls, data: Mapping[str, Any], files: Mapping[str, tuple[File, ...]]) -> Self:
+        """Build a choice from plain data; `files` are those of each digest."""
+        said = {key: data[key] for key in ("builds", "conditions", "needs", "origin", "reason")}
+        return cls(kernel=Kernel.from_dict(data, files), **said)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,10 +146,10 @@ class ModePlan:
         }
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Build what a mode runs from plain data."""
+    def from_dict(cls, data: Mapping[str, Any], files: Mapping[str, tuple[File, ...]]) -> Self:
+        """Build what a mode runs from plain data; `files` are those of each digest."""
         return cls(
-            choices=tuple(Choice.from_dict(choice) for choice in data["choices"]),
+            choices=tuple(Choice.from_dict(choice, files) for choice in data["choices"]),
             rejected=tuple(Rejection(**rejection) for rejection in data["rejected"]),
             unreached=tuple(Rejection(**rejection) for rejection in data["unreached"]),
         )
@@ -151,9 +187,9 @@ class Step:
         }
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Step:
-        """Build a step of the right kind from plain data."""
-        modes = {Mode(mode): ModePlan.from_dict(found) for mode, found in data["modes"].items()}
+    def from_dict(cls, data: Mapping[str, Any], files: Mapping[str, tuple[File, ...]] = MappingProxyType({})) -> Step:
+        """Build a step of the right kind from plain data; `files` are those of each digest."""
+        modes = {Mode(mode): ModePlan.from_dict(found, files) for mode, found in data["modes"].items()}
         return _KINDS[data["kind"]](
             name=data["name"],
             modes=modes,

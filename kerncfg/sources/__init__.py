@@ -9,19 +9,32 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import threading
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kerncfg.compiler.policy import trusted
+from kerncfg.documents.config import Trust
 from kerncfg.documents.lock import Lock, Pin
 from kerncfg.errors import SourceError, TrustError
 
 if TYPE_CHECKING:
-    from kerncfg.documents.config import KernelRef, Trust
+    from kerncfg.documents.config import KernelRef
     from kerncfg.documents.plan import Kernel
+    from kerncfg.documents.target import Target
 
-__all__ = ["SOURCES", "KernelCode", "Source", "load", "pin"]
+__all__ = ["SOURCES", "KernelCode", "Question", "Source", "fetch", "load", "pin", "reload", "untrusted"]
+
+_AT_ONCE = 8  # places that are asked at the same time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What a source is asked for: the builds for one target, or all of them; and whose code may be looked at."""
+
+    target: Target | None
+    trust: Trust
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +46,9 @@ class KernelCode:
 
 
 class Source(Protocol):
-    """A place kernels come from."""
+    """A place kernels come from; one object is asked for all references of one run, from several threads."""
 
-    def pin(self, ref: KernelRef) -> Pin:
+    def pin(self, ref: KernelRef, question: Question) -> Pin:
         """Say which builds are there, or why none, without running any of them."""
 
     def load(self, kernel: Kernel) -> KernelCode:
@@ -46,29 +59,93 @@ SOURCES: Mapping[str, str] = {
     "builtin": "kerncfg.sources.local:ModuleSource",
     "python": "kerncfg.sources.local:ModuleSource",
     "path": "kerncfg.sources.local:PathSource",
+    "hub": "kerncfg.sources.hub:HubSource",
 }
 
 _loaded: dict[Kernel, KernelCode] = {}
 _lock = threading.RLock()
 
 
-def pin(references: Iterable[KernelRef], *, sources: Mapping[str, str] = SOURCES) -> Lock:
-    """Ask each reference's source once what is there; what cannot be pinned becomes a pin with its reason."""
-    asked = [ref for ref in dict.fromkeys(references) if ref.scheme != "original"]
-    return Lock(pins={ref: _pin(ref, sources) for ref in asked})
+def pin(
+    references: Iterable[KernelRef],
+    *,
+    target: Target | None = None,
+    trust: Trust | None = None,
+    known: Lock | None = None,
+    locked: bool = False,
+    sources: Mapping[str, str] = SOURCES,
+) -> Lock:
+    """Ask each reference's source once what is there; what cannot be pinned becomes a pin with its reason.
+
+    What is `known` is not asked again, and if it is `locked`, the Hub is asked about nothing else. The kernels that a
+    kernel imports are asked about too, if they are trusted.
+    """
+    question = Question(target=target, trust=trust or Trust())
+    known = known or Lock()
+    made: dict[str, Source] = {}
+
+    def one(ref: KernelRef) -> Pin | None:
+        if found := known.pin(ref):
+            return found
+        if commit := known.commits.get(ref):
+            return replace(_pin(replace(ref, revision=commit, version=None), question, sources, made), ref=ref)
+        return None if locked and ref.scheme == "hub" else _pin(ref, question, sources, made)
+
+    pins: dict[KernelRef, Pin | None] = {}
+    asked = [ref.everything for ref in references if ref.scheme != "original"]
+    while new := [ref for ref in dict.fromkeys(asked) if ref not in pins]:
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="kerncfg-pin") as pool:
+            pins |= zip(new, pool.map(one, new), strict=True)
+        builds = [build for ref in new if (found := pins[ref]) for build in found.builds]
+        needed = [dependency for build in builds for dependency in build.dependencies]
+        asked = [ref for ref in needed if trusted(ref, question.trust) is None]
+    return Lock(pins={ref: found for ref, found in pins.items() if found is not None})
 
 
 def load(kernel: Kernel, trust: Trust, *, sources: Mapping[str, str] = SOURCES) -> KernelCode:
     """Return the code of a planned kernel; the same kernel is imported once, whoever asks.
 
     Raises:
-        TrustError: Nobody consented to run it.
+        TrustError: Nobody consented to run it, or what it imports.
         IntegrityError: The code there is not the code that was planned.
         SourceError: It is not there, or cannot be imported.
     """
-    if reason := trusted(kernel.reference, trust):
-        raise TrustError(f"{kernel.reference}: {reason}")
+    for needed in kernel.with_dependencies():
+        if reason := untrusted(needed, trust):
+            raise TrustError(f"{needed.reference}: {reason}")
     return reload(kernel, sources=sources)
+
+
+def untrusted(kernel: Kernel, trust: Trust) -> str | None:
+    """Return why a kernel may not run: nobody consented to its publisher, or to the one that a redirect led to."""
+    moved = replace(kernel.reference, location=kernel.repository) if kernel.repository else kernel.reference
+    return trusted(kernel.reference, trust) or trusted(moved, trust)
+
+
+def fetch(
+    kernels: Iterable[Kernel],
+    *,
+    progress: Callable[[Kernel, int], None] = lambda kernel, size: None,
+    sources: Mapping[str, str] = SOURCES,
+) -> dict[Kernel, str]:
+    """Bring the files of kernels to this machine, and return why those that failed did.
+
+    `progress` is told after each file how many bytes of which kernel have come.
+    """
+    made: dict[str, Source] = {}
+    remote = [kernel for kernel in kernels if kernel.files]
+    failed: dict[Kernel, str] = {}
+
+    def bring(kernel: Kernel) -> None:
+        try:
+            source: Any = _source(kernel.reference.scheme, sources, made)
+            source.fetch(kernel, lambda size: progress(kernel, size))
+        except SourceError as error:
+            failed[kernel] = error.message
+
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="kerncfg-fetch") as pool:
+        list(pool.map(bring, remote))
+    return failed
 
 
 def reload(kernel: Kernel, *, sources: Mapping[str, str] = SOURCES) -> KernelCode:
@@ -81,7 +158,7 @@ def reload(kernel: Kernel, *, sources: Mapping[str, str] = SOURCES) -> KernelCod
     with _lock:
         if kernel not in _loaded:
             try:
-                _loaded[kernel] = _source(kernel.reference.scheme, sources).load(kernel)
+                _loaded[kernel] = _source(kernel.reference.scheme, sources, {}).load(kernel)
             except _NoSource as error:
                 raise SourceError(f"{kernel.reference}: {error.message}") from error
         return _loaded[kernel]
@@ -91,22 +168,27 @@ class _NoSource(SourceError):
     """There is no source for a scheme, or it cannot be used."""
 
 
-def _pin(ref: KernelRef, sources: Mapping[str, str]) -> Pin:
+def _pin(ref: KernelRef, question: Question, sources: Mapping[str, str], made: dict[str, Source]) -> Pin:
     try:
-        return _source(ref.scheme, sources).pin(ref)
+        return _source(ref.scheme, sources, made).pin(ref, question)
     except SourceError as error:
         return Pin(ref=ref, reason=error.message)
     except OSError as error:
         return Pin(ref=ref, reason=f"{error.filename} cannot be read: {error.strerror}")
 
 
-def _source(scheme: str, sources: Mapping[str, str]) -> Source:
+def _source(scheme: str, sources: Mapping[str, str], made: dict[str, Source]) -> Source:
+    with _lock:
+        if scheme not in made:
+            made[scheme] = _made(scheme, sources)
+        return made[scheme]
+
+
+def _made(scheme: str, sources: Mapping[str, str]) -> Source:
     place = sources.get(scheme)
     if place is None:
         points = importlib.metadata.entry_points(group="kerncfg.sources", name=scheme)
         place = next((point.value for point in points), None)
-    if place is None and scheme == "hub":
-        raise _NoSource("fetching kernels from the Hub is not there yet in this version of kerncfg")
     if place is None:
         raise _NoSource(f"no source for {scheme!r} kernels is installed")
     module, _, name = place.partition(":")

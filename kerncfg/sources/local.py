@@ -8,52 +8,44 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import importlib.util
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from importlib.machinery import (
-    EXTENSION_SUFFIXES,
-    SOURCE_SUFFIXES,
-    ExtensionFileLoader,
-    FileFinder,
-    ModuleSpec,
-    SourceFileLoader,
-)
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kerncfg.documents.lock import Build, Pin
+from kerncfg.documents.metadata import Metadata
 from kerncfg.documents.variant import Variant
 from kerncfg.errors import IntegrityError, SourceError
 from kerncfg.sources import KernelCode
+from kerncfg.sources.importing import PREFIX, import_folder, importing, named
 from kerncfg.sources.names import missing
 
 if TYPE_CHECKING:
-    from types import CodeType, ModuleType
+    from importlib.machinery import ModuleSpec
 
     from kerncfg.documents.config import KernelRef
     from kerncfg.documents.plan import Kernel
+    from kerncfg.sources import Question
 
 __all__ = ["ModuleSource", "PathSource"]
 
 _BUNDLED = "kerncfg.kernels"
-_PREFIX = "_kerncfg_"  # of the modules that folders are imported as
 _imported: dict[str, str] = {}  # the digest of each module when it was imported here
 
 
 class ModuleSource:
     """Kernels of an importable module, installed or kerncfg's own, which have no privilege over others."""
 
-    def pin(self, ref: KernelRef) -> Pin:
+    def pin(self, ref: KernelRef, question: Question) -> Pin:
         """Find the module on the search path and take the digest of its source; nothing is imported."""
         spec = _find(_module_name(ref))
         if spec is None or spec.origin is None:
             return Pin(ref=ref, reason=f"no module {_module_name(ref)} on the search path")
-        if reason := missing(str(ref.name), Path(spec.origin)):
+        if ref.name and (reason := missing(ref.name, Path(spec.origin))):
             return Pin(ref=ref, reason=reason)
-        return Pin(ref=ref, builds=(Build(variant=None, digest=_module_digest(spec)),))
+        return Pin.of(ref, Build(variant=None, digest=_module_digest(spec)))
 
     def load(self, kernel: Kernel) -> KernelCode:
         """Import the module and take the named class from its `layers`, or from the module itself."""
@@ -67,25 +59,25 @@ class ModuleSource:
         if name in sys.modules and _imported.get(name, digest) != digest:
             message = f"{kernel.reference}: {name} was imported before its code changed"
             raise IntegrityError(message, hint="start a new process; Python does not import a module twice")
-        with _importing(name, kernel.reference):
+        with importing(name, kernel.reference):
             module = importlib.import_module(name)
         _imported[name] = digest
-        return KernelCode(kernel=kernel, code=_named(module, kernel.reference))
+        return KernelCode(kernel=kernel, code=named(module, kernel.reference))
 
 
 class PathSource:
     """Kernels in a folder: `DIR/build/VARIANT`, `DIR/VARIANT`, or a build itself, with an `__init__.py`."""
 
-    def pin(self, ref: KernelRef) -> Pin:
+    def pin(self, ref: KernelRef, question: Question) -> Pin:
         """List the builds below the folder, each with the digest of its files."""
         root = Path(ref.location)
         found = list(_builds(root))
         if not found:
             return Pin(ref=ref, reason=_nothing_in(root))
-        lacking = [missing(str(ref.name), folder / "__init__.py") for _, folder in found]
-        if all(lacking):
+        lacking = [missing(ref.name, folder / "__init__.py") for _, folder in found] if ref.name else []
+        if lacking and all(lacking):
             return Pin(ref=ref, reason=lacking[0])
-        return Pin(ref=ref, builds=tuple(Build(variant=variant, digest=_digest(folder)) for variant, folder in found))
+        return Pin.of(ref, *(_build(variant, folder) for variant, folder in found))
 
     def load(self, kernel: Kernel) -> KernelCode:
         """Import the build under a name of its own, so that two folders never share a module."""
@@ -97,9 +89,8 @@ class PathSource:
         digest = _digest(folder)
         _check(kernel, digest)
         identity = f"{folder.resolve()} {digest}"
-        name = f"{_PREFIX}{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
-        module = sys.modules.get(name) or _import(name, folder, kernel.reference)
-        return KernelCode(kernel=kernel, code=_named(module, kernel.reference))
+        name = f"{PREFIX}{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
+        return KernelCode(kernel=kernel, code=named(import_folder(name, folder, kernel.reference), kernel.reference))
 
 
 def _module_name(ref: KernelRef) -> str:
@@ -154,6 +145,17 @@ def _builds(root: Path) -> Iterator[tuple[Variant | None, Path]]:
         yield None, root
 
 
+def _build(variant: Variant | None, folder: Path) -> Build:
+    """Describe a build by its files, and by the metadata beside them if there are any."""
+    file, metadata, fault = folder / "metadata.json", None, None
+    if variant is not None and file.is_file():
+        try:
+            metadata = Metadata.parse(file.read_bytes())
+        except SourceError as error:
+            fault = f"metadata.json: {error.message}"
+    return Build(variant=variant, digest=_digest(folder), metadata=metadata, fault=fault)
+
+
 def _nothing_in(root: Path) -> str:
     if root.is_file():
         return f"{root} is a file; name its folder, {root.parent}"
@@ -206,72 +208,3 @@ def _check(kernel: Kernel, found: str) -> None:
             f"{kernel.reference}: the code has digest {found[:12]}, the plan says {kernel.digest[:12]}",
             hint="the code changed after it was planned; plan again",
         )
-
-
-class _SourceLoader(SourceFileLoader):
-    """Compiles the file that the digest was taken of; bytecode beside it is under no digest."""
-
-    def get_code(self, fullname: str) -> CodeType:
-        path = self.get_filename(fullname)
-        code: CodeType = self.source_to_code(self.get_data(path), path)
-        return code
-
-
-class _Finder:
-    """Finds the submodules of folders that were imported: source and compiled libraries, never bytecode."""
-
-    @staticmethod
-    def find_spec(name: str, path: Sequence[str] | None, target: object = None) -> ModuleSpec | None:
-        if not name.startswith(_PREFIX) or not path:
-            return None
-        loaders = (ExtensionFileLoader, EXTENSION_SUFFIXES), (_SourceLoader, SOURCE_SUFFIXES)
-        found = FileFinder(path[0], *loaders).find_spec(name)
-        if found is None:  # the next finder would take bytecode
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-        return found
-
-
-def _import(name: str, folder: Path, ref: KernelRef) -> ModuleType:
-    file = folder / "__init__.py"
-    if not file.is_file():
-        raise SourceError(f"{ref}: no {file}", hint="a build is a Python package with an __init__.py")
-    if _Finder not in sys.meta_path:
-        sys.meta_path.insert(0, _Finder)
-    loader = _SourceLoader(name, str(file))
-    spec = importlib.util.spec_from_file_location(name, file, loader=loader, submodule_search_locations=[str(folder)])
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    with _importing(name, ref):
-        sys.modules[name] = module
-        loader.exec_module(module)
-    return module
-
-
-@contextmanager
-def _importing(name: str, ref: KernelRef) -> Iterator[None]:
-    """Import all of a kernel's package or nothing: a failure takes its new modules out of `sys.modules`."""
-    known = set(sys.modules)
-    try:
-        yield
-    except BaseException as error:
-        top = name.partition(".")[0]
-        root = name if top in known else top
-        for module in set(sys.modules) - known:
-            if module == root or module.startswith(f"{root}."):
-                del sys.modules[module]
-        if not isinstance(error, KeyboardInterrupt):  # `sys.exit()` in a kernel is its failure, not the program's end
-            message = f"{ref} cannot be imported: {type(error).__name__}: {error}"
-            raise SourceError(message) from error
-        raise
-
-
-def _named(module: ModuleType, ref: KernelRef) -> Any:
-    """Return a kernel's class or function, from the module's `layers`, as the Hub has it, or from itself."""
-    layers = getattr(module, "layers", None)
-    for place in (layers, module):
-        found = getattr(place, str(ref.name), None)
-        if found is not None:
-            return found
-    classes = (name for name, value in vars(layers or module).items() if isinstance(value, type))
-    have = ", ".join(sorted(name for name in classes if not name.startswith("_"))) or "no classes"
-    raise SourceError(f"{ref}: no {ref.name!r} there; found {have}")

@@ -155,7 +155,7 @@ def pins(draw: st.DrawFn, ref: KernelRef) -> Pin:
     if not names:
         return Pin(ref=ref, reason="not there")
     builds = (Build(variant=Variant.parse(name) if name else None, digest=draw(words)) for name in names)
-    return Pin(ref=ref, commit=draw(st.none() | commits), builds=tuple(builds))
+    return Pin.of(ref, *builds, commit=draw(st.none() | commits))
 
 
 @st.composite

@@ -1,0 +1,128 @@
+"""`kerncfg lock` and `fetch`: what the Hub says, written down, and its files, brought here ahead of time."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from kerncfg.cli import completing
+from kerncfg.cli.words import as_data, asking, data, overrides_in, trusting
+
+if TYPE_CHECKING:
+    from kerncfg.documents.lock import Lock
+    from kerncfg.documents.plan import Kernel
+
+__all__ = ["fetch", "lock"]
+
+
+@click.command()
+@asking(completing.words())
+@trusting
+@click.option("--lock", "file", type=click.Path(path_type=Path), help="The lock's file, by default kerncfg.lock.")
+@click.option("--from", "foreign", type=click.Path(path_type=Path), help="Start from this lock, or kernels.lock.")
+@click.option("--check", is_flag=True, help="Write nothing; say what moved, with exit code 1 if something did.")
+@click.option("--upgrade", multiple=True, metavar="NAME", help="Ask anew about a row or a repository. Repeat for more.")
+def lock(
+    words: tuple[str, ...],
+    config_dir: Path | None,
+    as_json: bool,
+    trust: tuple[str, ...],
+    file: Path | None,
+    foreign: Path | None,
+    check: bool,
+    upgrade: tuple[str, ...],
+) -> int:
+    """Write down the commit and the builds of every Hub kernel, for all targets.
+
+    What the lock holds already stays as it is, but for what --upgrade names.
+    """
+    from kerncfg import api, locking
+    from kerncfg.documents.lock import Lock
+    from kerncfg.errors import ConfigError
+
+    place = file or Path(locking.FILE)
+    before = locking.read(foreign or place) if foreign or place.exists() else Lock()
+    kept = Lock() if check else before
+    overrides = overrides_in(words)
+    now = api.lock(*overrides, config_dir=config_dir, trust=trust, previous=kept, upgrade=upgrade)
+    moved = list(before.moved(now))
+    if not check:
+        try:
+            now.save(place)
+        except OSError as error:
+            raise ConfigError(f"{place} cannot be written: {error.strerror}") from error
+    if as_json:
+        data(now.to_dict() if not check else {"moved": moved})
+    else:
+        _print(now, moved, place, check)
+    return 1 if check and moved else 0
+
+
+def _print(now: Lock, moved: list[str], place: Path, check: bool) -> None:
+    for line in moved:
+        click.echo(line)
+    unpinned = [pin for pin in now.hub() if not pin.releases]
+    for pin in unpinned if not check else ():
+        click.echo(f"not pinned: {pin.ref}: {pin.reason}")
+    pinned = sum(1 for pin in now.hub() if pin.releases)
+    if check:
+        click.echo(f"{place}: {'nothing moved' if not moved else f'{len(moved)} moved'}", err=True)
+    else:
+        click.echo(f"written to {place}: {pinned} pinned, {len(unpinned)} not", err=True)
+
+
+@click.command()
+@click.argument("plan", type=click.Path(path_type=Path))
+@trusting
+@as_data
+@click.option("--dry-run", is_flag=True, help="Only say what would be fetched.")
+def fetch(plan: Path, trust: tuple[str, ...], as_json: bool, dry_run: bool) -> int:
+    """Bring the kernels of a plan file to this machine, so that applying it asks for nothing."""
+    from kerncfg import api
+
+    made = api.load_plan(plan, trust=trust)
+    kernels = sorted((kernel for kernel in made.kernels() if kernel.files), key=lambda each: str(each.reference))
+    total = sum(file.size for kernel in kernels for file in kernel.files)
+    with _progress(total if sys.stderr.isatty() and not dry_run else 0) as told:
+        failed = api.fetch_plan(made, dry_run=dry_run, progress=told)
+    rows = [
+        {
+            "reference": str(kernel.reference),
+            "commit": kernel.commit,
+            "variant": kernel.variant,
+            "files": len(kernel.files),
+            "bytes": sum(file.size for file in kernel.files),
+            "reason": failed.get(kernel),
+        }
+        for kernel in kernels
+    ]
+    if as_json:
+        data({"dry_run": dry_run, "kernels": rows})
+    else:
+        word = "would fetch" if dry_run else "fetched"
+        for row in rows:
+            what = f"{row['reference']} at {str(row['commit'])[:12]}, {row['variant']}"
+            size = f"{row['files']} files, {row['bytes']} bytes"
+            click.echo(f"failed: {what}: {row['reason']}" if row["reason"] else f"{word} {what}: {size}")
+        if not rows:
+            click.echo("the plan names no kernel that is to be fetched")
+    return 3 if failed else 0
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[Kernel, int], None]]:
+    """Show a bar on a terminal's standard error; nothing elsewhere, or where there is nothing to fetch."""
+    if not total:
+        yield lambda kernel, size: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("fetching", total=total)
+        yield lambda kernel, size: bar.advance(task, size)

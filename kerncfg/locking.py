@@ -1,0 +1,142 @@
+"""Lock files: found, read, made and renewed. What they hold is `documents.lock`'s; here is which file, and when to ask.
+
+A lock of the `kernels` library is read too: it names commits, and what they hold is asked of the Hub.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from kerncfg.compiler.policy import trusted
+from kerncfg.compiler.schema import validate
+from kerncfg.documents.config import Candidate, Config, KernelRef, Trust
+from kerncfg.documents.lock import Lock, Pin
+from kerncfg.errors import ConfigError, LockError
+from kerncfg.sources import pin
+
+__all__ = ["FILE", "made", "read", "usual"]
+
+FILE = "kerncfg.lock"  # in the working directory, if no other is named
+
+
+def usual(named: str | Path | None) -> Lock | None:
+    """Return the lock in a file, by default that of the working directory; `None` if there is none.
+
+    Raises:
+        LockError: It cannot be read.
+    """
+    if named is None and not Path(FILE).is_file():
+        return None
+    return read(named or FILE)
+
+
+def read(path: str | Path) -> Lock:
+    """Return the lock in a file of ours, or in one of the `kernels` library.
+
+    Raises:
+        LockError: It cannot be read, is no lock, or is of a format that this version does not read.
+    """
+    try:
+        data = json.loads(Path(path).read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else f"not JSON ({error})"
+        raise LockError(f"{path}: {reason}", hint="a lock is written by `kerncfg lock`") from error
+    try:
+        if isinstance(data, list):
+            return Lock(commits=dict(_foreign(data)))
+        found = data if isinstance(data, dict) else {}
+        if found.get("schema") == 1:
+            validate(found, "lock")
+        return Lock.from_dict(found)
+    except ConfigError as error:
+        first = error.issues[0]
+        more = f", and {len(error.issues) - 1} more faults" if len(error.issues) > 1 else ""
+        message = f"{path}: {first.path}: {first.message}{more}"
+        raise LockError(message, hint="make it again with `kerncfg lock`") from error
+    except LockError as error:
+        raise LockError(f"{path}: {error.message}", hint=error.hint) from error
+
+
+def _foreign(entries: Sequence[Any]) -> Iterator[tuple[KernelRef, str]]:
+    """Yield what `kernels lock` wrote: `[{"dependency": {"repo-id", "version"}, "lock": {"commit"}}]`."""
+    for entry in entries:
+        try:
+            wanted, commit = entry["dependency"], entry["lock"]["commit"]
+            ref = KernelRef.parse(wanted["repo-id"])
+            version = wanted.get("version")
+            yield ref.at(revision=wanted["revision"]) if version is None else ref.at(version=int(version)), str(commit)
+        except (KeyError, TypeError, ValueError, ConfigError) as error:
+            message = f"no entry of a kernels.lock: {json.dumps(entry)[:80]}"
+            raise LockError(message, hint="a kernels.lock is written by `kernels lock`") from error
+
+
+def made(config: Config, trust: Trust, *, previous: Lock | None = None, upgrade: Iterable[str] = ()) -> Lock:
+    """Return the lock of a config: every reference to the Hub, for every device, with all builds.
+
+    What `previous` holds stays as it is, but for pins without a commit and for the rows or repositories in `upgrade`.
+
+    Raises:
+        ConfigError: `upgrade` names no row and no repository of the config.
+    """
+    named = {
+        name: [candidate for candidate in row.candidates() if candidate.ref.scheme == "hub"]
+        for name, row in config.rows.items()
+    }
+    anew = set(_upgraded(named, upgrade))
+    candidates = [candidate for found in named.values() for candidate in found]
+    flagged = {candidate.ref for candidate in candidates if candidate.trust_remote_code}
+    refs = sorted({candidate.ref.everything for candidate in candidates}, key=str)
+    allowed = {candidate.ref.everything for candidate in candidates if trusted(candidate.ref, trust) is None}
+    allowed |= {ref.everything for ref in flagged}
+    kept = {ref: found for ref, found in (previous or Lock()).pins.items() if found.releases and ref not in anew}
+    asked = pin([ref for ref in refs if ref in allowed], trust=trust, known=Lock(pins=kept))
+    refused = {ref: Pin(ref=ref, reason=trusted(ref, trust)) for ref in refs if ref not in allowed}
+    return Lock(pins={**asked.pins, **refused})
+
+
+def _upgraded(named: Mapping[str, Sequence[Candidate]], upgrade: Iterable[str]) -> Iterator[KernelRef]:
+    for name in upgrade:
+        of_row = [candidate.ref.everything for candidate in named.get(name, ())]
+        of_place = [
+            candidate.ref.everything
+            for found in named.values()
+            for candidate in found
+            if candidate.ref.location == name
+        ]
+        if not of_row and not of_place:
+            rows = ", ".join(row for row, found in named.items() if found) or "none"
+            message = f"{name!r} is neither a row with Hub kernels nor a repository"
+            raise ConfigError(message, hint=f"name one of {rows}, or org/repo")
+        yield from (*of_row, *of_place)
+
+
+def localised(config: Config, folders: Mapping[str, str]) -> Config:
+    """Return a config whose Hub kernels come from the folders that `LOCAL_KERNELS` puts in their place, with a note."""
+    used: dict[str, str] = {}
+
+    def moved(candidate: Candidate) -> Candidate:
+        ref = candidate.ref
+        if ref.scheme != "hub" or ref.location not in folders:
+            return candidate
+        used[ref.location] = folders[ref.location]
+        return replace(candidate, ref=KernelRef(scheme="path", location=folders[ref.location], name=ref.name))
+
+    rows = {
+        name: replace(
+            row,
+            cells={
+                device: {mode: tuple(map(moved, candidates)) for mode, candidates in modes.items()}
+                for device, modes in row.cells.items()
+            },
+        )
+        for name, row in config.rows.items()
+    }
+    if not used:
+        return config
+    notes = [f"{repository} comes from {folder}, as LOCAL_KERNELS says" for repository, folder in used.items()]
+    trust = replace(config.trust, local=config.trust.local | set(used.values()))
+    return replace(config, rows=rows, trust=trust, notes=(*config.notes, *notes))

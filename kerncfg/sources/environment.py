@@ -1,0 +1,84 @@
+"""Where the Hub is, where its files are kept, and who asks: read from the environment whenever it is needed.
+
+huggingface_hub reads the same variables once, when it is imported; a program that sets one later would not be heard.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+from urllib.parse import urlsplit, urlunsplit
+
+__all__ = ["Settings", "local_kernels"]
+
+_HUB = "https://huggingface.co"
+_TRUE = {"1", "ON", "YES", "TRUE"}  # what huggingface_hub takes for true
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The Hub's address, the folder of its cache, the token to send if any, and whether it may be asked at all."""
+
+    endpoint: str
+    cache: Path
+    token: str | None = field(repr=False)
+    offline: bool
+
+    @classmethod
+    def read(cls, environment: Mapping[str, str] | None = None) -> Self:
+        """Read the variables that `kernels` and huggingface_hub read, with their meaning there."""
+        said = os.environ if environment is None else environment
+        default = Path(said.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
+        home = Path(said.get("HF_HOME") or default)
+        cache = said.get("KERNELS_CACHE") or said.get("HF_HUB_CACHE") or said.get("HUGGINGFACE_HUB_CACHE")
+        return cls(
+            endpoint=(said.get("HF_ENDPOINT") or _HUB).rstrip("/"),
+            cache=Path(cache or home / "hub").expanduser().absolute(),
+            token=_token(said, home.expanduser()),
+            offline=_is_true(said, "HF_HUB_OFFLINE") or _is_true(said, "TRANSFORMERS_OFFLINE"),
+        )
+
+    @property
+    def shown(self) -> str:
+        """The Hub's address without the user and password that may stand in it."""
+        parts = urlsplit(self.endpoint)
+        return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+    def folder(self, repository: str) -> Path:
+        """Return the folder of a kernel repository in the cache."""
+        return self.cache / f"kernels--{repository.replace('/', '--')}"
+
+    def snapshot(self, repository: str, commit: str) -> Path:
+        """Return the folder of one commit of a kernel repository in the cache."""
+        return self.folder(repository) / "snapshots" / commit
+
+
+def local_kernels(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the folders that `LOCAL_KERNELS=org/repo=/dir:org/other=/dir` puts in place of repositories."""
+    said = (os.environ if environment is None else environment).get("LOCAL_KERNELS", "")
+    found: dict[str, str] = {}
+    name = ""
+    for part in said.split(":"):
+        repository, equals, folder = part.partition("=")
+        if equals:
+            name, found[repository.strip()] = repository.strip(), folder
+        elif name:  # a colon within a folder, as after a drive's letter
+            found[name] += f":{part}"
+    return {name: str(Path(folder).expanduser().absolute()) for name, folder in found.items() if name and folder}
+
+
+def _token(said: Mapping[str, str], home: Path) -> str | None:
+    token = said.get("HF_TOKEN") or said.get("HUGGING_FACE_HUB_TOKEN")
+    if token or _is_true(said, "HF_HUB_DISABLE_IMPLICIT_TOKEN"):
+        return (token or "").strip() or None
+    try:
+        return Path(said.get("HF_TOKEN_PATH") or home / "token").expanduser().read_text("utf-8").strip() or None
+    except OSError:  # nobody logged in on this machine
+        return None
+
+
+def _is_true(said: Mapping[str, str], name: str) -> bool:
+    return said.get(name, "").upper() in _TRUE

@@ -1,0 +1,146 @@
+"""What earlier runs found out, in the cache that huggingface_hub keeps: which commit, and which files a commit has.
+
+Listings stand where huggingface_hub writes and reads its own, `trees/COMMIT.json`, and branches where it does,
+`refs/NAME`, so that each serves the other. What only kerncfg asks, such as a range, stands beside them in `kerncfg/`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from huggingface_hub import get_cached_repo_tree
+from huggingface_hub.errors import CachedRepoTreeNotFoundError
+
+from kerncfg.documents.lock import File
+from kerncfg.errors import SourceError
+from kerncfg.sources.hub.revisions import is_commit
+
+if TYPE_CHECKING:
+    from kerncfg.documents.reference import KernelRef
+    from kerncfg.sources.environment import Settings
+
+__all__ = ["Found", "Memory", "checked"]
+
+_FORMAT = 1  # of huggingface_hub's listings
+_PATH = re.compile(r"[^\x00-\x1f\\:]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a reference led to: the repository, and names with their commits, the preferred first."""
+
+    repository: str
+    commits: tuple[tuple[str, str], ...]
+
+
+class Memory:
+    """The cache of one machine; a cache that cannot be written is read all the same."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def found(self, ref: KernelRef) -> Found | None:
+        """Return what the last run that asked the Hub about this very reference was told."""
+        try:
+            data = json.loads(self._place(ref).read_text("utf-8"))
+            found = Found(repository=data["repository"], commits=tuple((name, sha) for name, sha in data["commits"]))
+        except (OSError, ValueError, KeyError, TypeError):  # nobody asked, or what is there is broken: then we ask
+            return self._branch(ref)
+        return found if all(is_commit(sha) for _, sha in found.commits) else None
+
+    def _branch(self, ref: KernelRef) -> Found | None:
+        """Return what huggingface_hub, or the `kernels` library, wrote down about a branch or tag."""
+        if ref.revision is None:
+            return None
+        try:
+            commit = (self._settings.folder(ref.location) / "refs" / ref.revision).read_text("utf-8").strip()
+        except OSError:
+            return None
+        return Found(repository=ref.location, commits=((ref.revision, commit),)) if is_commit(commit) else None
+
+    def keep_found(self, ref: KernelRef, found: Found) -> None:
+        """Write down what a reference led to."""
+        data = {"repository": found.repository, "commits": [list(pair) for pair in found.commits]}
+        _write(self._place(ref), json.dumps(data, indent=1))
+        if ref.revision is not None and found.repository == ref.location:
+            _write(self._settings.folder(ref.location) / "refs" / ref.revision, found.commits[0][1])
+
+    def listing(self, repository: str, commit: str) -> list[File] | None:
+        """Return the files of a commit, if some run listed them."""
+        try:
+            entries = get_cached_repo_tree(
+                repository, repo_type="kernel", revision=commit, cache_dir=self._settings.cache
+            )
+        except CachedRepoTreeNotFoundError:
+            return None
+        return [
+            File(path=entry.path, size=entry.lfs.size, digest=f"sha256:{entry.lfs.sha256}")
+            if entry.lfs
+            else File(path=entry.path, size=entry.size, digest=f"git:{entry.blob_id}")
+            for entry in entries
+            if checked(entry.path, repository)
+        ]
+
+    def keep_listing(self, repository: str, commit: str, entries: Iterable[Mapping[str, Any]]) -> None:
+        """Write down the whole listing of a commit, as the Hub gave it."""
+        files = {entry["path"]: _entry(entry) for entry in entries}
+        data = {"format_version": _FORMAT, "files": dict(sorted(files.items()))}
+        _write(self._settings.folder(repository) / "trees" / f"{commit}.json", json.dumps(data, indent=1))
+
+    def _place(self, ref: KernelRef) -> Path:
+        at = ref.version or ref.revision or ""
+        return self._settings.folder(ref.location) / "kerncfg" / f"@{quote(at, safe='')}.json"
+
+
+def checked(path: str, repository: str) -> str:
+    """Return a file's path in a repository, if it stays in the folder that it is kept in.
+
+    Raises:
+        SourceError: It climbs out, or could on some machine.
+    """
+    if not _PATH.fullmatch(path) or path.startswith("/") or not all(part.strip(". ") for part in path.split("/")):
+        raise SourceError(f"{repository} has a file {path!r}, whose name leads out of its folder, needed a plain path")
+    return path
+
+
+def _entry(entry: Mapping[str, Any]) -> dict[str, Any]:
+    said = {"size": entry["size"], "blob_id": entry["oid"]}
+    if lfs := entry.get("lfs"):
+        said |= {"lfs_sha256": lfs["oid"], "lfs_size": lfs["size"]}
+    if entry.get("xetHash"):
+        said["xet_hash"] = entry["xetHash"]
+    return said
+
+
+def _write(file: Path, text: str) -> None:
+    """Write a file at once or not at all; what cannot be written is asked for again, which costs nothing else."""
+    with contextlib.suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=file.parent, prefix=".", suffix=".tmp")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as written:
+                written.write(text)
+            Path(name).replace(file)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+
+
+def builds_of(files: Sequence[File]) -> dict[str, list[File]]:
+    """Return the files of each folder below `build`, with paths from there; bytecode is left where it is."""
+    found: dict[str, list[File]] = {}
+    for file in files:
+        top, _, rest = file.path.partition("/")
+        name, _, inside = rest.partition("/")
+        if top == "build" and inside and not inside.endswith(".pyc") and "__pycache__" not in inside.split("/"):
+            found.setdefault(name, []).append(File(path=inside, size=file.size, digest=file.digest))
+    return found
