@@ -48,7 +48,7 @@ _REASONS: tuple[str, ...] = (
     "compiler.resolve",
     "compiler.interpolate",
 )
-_REASONS += ("documents.variant",)
+_REASONS += ("documents.variant", "documents.metadata")
 _PARTS = {"__repr__", "__str__", "_spelled", "_said", "_said_at", "_text", "_near", "_device"}
 # What is no message, or where the hole is what tells it.
 _NO_SENTENCES = {", said at …", "…: no …", "… and … more"}

@@ -144,9 +144,9 @@ def test_a_strict_policy_differs_from_the_default_in_one_word() -> None:
 
 TARGETS: dict[str, dict[str, Any]] = {
     "a100": {"device": "cuda", "capability": "8.0"},
-    "h100": {"device": "cuda", "capability": "9.0"},
+    "h100": {"device": "cuda", "capability": "9.0", "arch": None},
     "b200": {"device": "cuda", "capability": "10.0"},
-    "mi300x": {"device": "rocm", "capability": "9.4"},
+    "mi300x": {"device": "rocm", "capability": "9.4", "arch": "gfx942"},
     "max1550": {"device": "xpu", "capability": None},
     "m3": {"device": "mps", "capability": None, "macos": "26.0", "os": "darwin", "cpu": "aarch64"},
     "cpu": {"device": "cpu", "capability": None},

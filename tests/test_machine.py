@@ -4,12 +4,14 @@ import importlib.metadata
 import platform
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from kerncfg import machine
+from kerncfg.documents import metadata
 from kerncfg.documents.target import DEVICES
 from kerncfg.errors import ConfigError
 from kerncfg.machine import PROBES, detect, device_of
@@ -53,6 +55,7 @@ def test_a_gpus_capability_and_backend_are_found() -> None:
     found = detect({"device": "auto"})
     assert found.capability == f"{major}.{minor}"
     assert str(torch.version.hip or torch.version.cuda).startswith(str(found.backend_version))
+    assert bool(found.arch) is bool(torch.version.hip)
 
 
 def test_what_a_described_target_leaves_out_comes_from_this_environment() -> None:
@@ -64,7 +67,7 @@ def test_what_a_described_target_leaves_out_comes_from_this_environment() -> Non
 
 def test_the_hardware_of_a_described_target_does_not_come_from_this_machine() -> None:
     found = detect({"device": "cuda"})
-    assert (found.capability, found.backend_version) == (None, None)
+    assert (found.capability, found.arch, found.backend_version) == (None, None, None)
 
 
 def test_null_leaves_a_key_out() -> None:
@@ -160,7 +163,29 @@ def test_the_device_is_the_one_that_torch_would_use(
         monkeypatch.setattr(getattr(torch, name), "is_available", lambda name=name: name in available)
     monkeypatch.setattr(torch.version, "hip", hip)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    _name_the_architecture("gfx90a", monkeypatch)
     assert detect({"device": "auto"}).device == expected
+
+
+def _name_the_architecture(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", {1: SimpleNamespace(gcnArchName=name)}.__getitem__)
+
+
+@pytest.mark.parametrize("name", ["gfx90a", "gfx90a:sramecc+:xnack-"])
+def test_an_amd_devices_architecture_is_named_without_its_features(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    _name_the_architecture(name, monkeypatch)
+    assert PROBES["rocm"]() == {"capability": "9.0", "backend_version": "6.4", "arch": "gfx90a"}
+
+
+def test_the_packages_that_a_build_may_need_are_asked_for() -> None:
+    allowed = {
+        **metadata._PACKAGES,
+        **{name: said for each in metadata._PACKAGES_OF.values() for name, said in each.items()},
+    }
+    assert {name for name in allowed.values() if name} <= {*machine._PACKAGES}
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,7 @@ def test_a_target_as_data_has_every_key_and_sorted_packages() -> None:
     assert data == {
         "device": "cpu",
         "capability": None,
+        "arch": None,
         "torch": "2.13.0",
         "backend_version": None,
         "cxx11_abi": True,

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
-from itertools import permutations
-from typing import Any
+from collections.abc import Sequence
+from itertools import combinations, permutations
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from kerncfg.documents.variant import Variant
 from tests.builders import target
+
+if TYPE_CHECKING:
+    from kerncfg.documents.target import Target
 
 
 def variant(name: str) -> Variant:
@@ -84,8 +88,9 @@ def test_a_builds_name_says_what_it_is_for(
         "torch213-cu1-x86_64-linux",  # no minor version of CUDA
         "torch213-cpu12-x86_64-linux",  # a CPU has none
         "torch213-vulkan12-x86_64-linux",
-        "torch213-cu126-riscv64-linux",
-        "torch213-cu126-x86_64-freebsd",
+        "torch213-cu126-x86_64",
+        "torch213-cu126-x86_64-linux-gnu",
+        "torch-cann",
         "torch213-cxx20-cu126-x86_64-linux",
         "torch-stable-abi29-cxx11-cu126-x86_64-linux",  # the stable ABI has no other
         "tvm-ffi01-cxx98-cu126-x86_64-linux",
@@ -98,6 +103,8 @@ def test_another_name_is_no_build(name: str) -> None:
 
 
 CUDA = "torch213-cxx11-cu126-x86_64-linux"
+METAL = "torch213-metal-aarch64-darwin"
+MAC = {"os": "darwin", "cpu": "aarch64"}
 
 
 @pytest.mark.parametrize(
@@ -123,6 +130,17 @@ CUDA = "torch213-cxx11-cu126-x86_64-linux"
         ("torch213-cxx11-xpu20252-x86_64-linux", "xpu", {"backend_version": "2025.2"}),
         ("torch213-metal-aarch64-darwin", "mps", {"macos": "26.0", "os": "darwin", "cpu": "aarch64"}),
         ("torch213-cxx11-cpu-x86_64-linux", "cpu", {}),
+        ("torch213-cxx11-cpu-riscv64-linux", "cpu", {"cpu": "riscv64"}),
+        ("torch213-cpu-x86_64-windows", "cpu", {"os": "windows"}),
+        ("torch213-cxx98-cpu-x86_64-linux", "cpu", {"cxx11_abi": None}),
+        ("torch213-cxx11-cann85-aarch64-linux", "npu", {"cpu": "aarch64", "backend_version": "8.5.0"}),
+        ("torch213-neuron-x86_64-linux", "neuron", {}),
+        ("torch213-tpu-x86_64-linux", "tpu", {}),
+        ("torch213-rocm70-x86_64-linux", "rocm", {"backend_version": "7"}),
+        ("torch213-rocm610-x86_64-linux", "rocm", {"backend_version": "6.10"}),
+        ("torch-metal", "mps", {"macos": "15.6"}),
+        ("torch-metal", "mps", {"free_threaded": True}),
+        ("torch-npu", "npu", {}),
     ],
 )
 def test_a_build_that_fits(name: str, device: str, said: dict[str, Any]) -> None:
@@ -134,8 +152,21 @@ def test_a_build_that_fits(name: str, device: str, said: dict[str, Any]) -> None
     [
         ("torch-cuda", "cpu", {}, "built for cuda, the target is cpu"),
         ("torch-cuda", "rocm", {}, "built for cuda, the target is rocm"),
-        ("torch-metal", "mps", {"macos": "15.6"}, "needs macOS 26 or newer, the target has 15.6"),
-        ("torch-metal", "mps", {}, "needs macOS 26 or newer, the target has none"),
+        (METAL, "mps", {**MAC, "macos": "15.6"}, "needs macOS 26 or newer, the target has 15.6"),
+        (METAL, "mps", MAC, "needs macOS 26 or newer, the target has none"),
+        ("torch213-cpu-riscv64-linux", "cpu", {}, "built for riscv64 linux, the target is x86_64 linux"),
+        (
+            "torch213-cxx11-cpu-x86_64-windows",
+            "cpu",
+            {"os": "windows"},
+            "built with the cxx11 ABI of Linux, the target is windows",
+        ),
+        (
+            "torch213-cxx11-cann81-x86_64-linux",
+            "npu",
+            {"backend_version": "8.5"},
+            "built for npu 8.1, the target has 8.5",
+        ),
         (CUDA, "cuda", {"cpu": "aarch64"}, "built for x86_64 linux, the target is aarch64 linux"),
         (CUDA, "cuda", {"os": "windows"}, "built for x86_64 linux, the target is x86_64 windows"),
         (
@@ -197,6 +228,7 @@ BEST_LAST = [
     "torch-universal",
     "torch-cuda",
     "tvm-ffi01-cu126-x86_64-linux",
+    "torch213-cxx98-cu128-x86_64-linux",
     "torch213-cxx11-cu126-x86_64-linux",
     "torch213-cxx11-cu128-x86_64-linux",
     "torch213-cu126-x86_64-linux",
@@ -211,3 +243,98 @@ BEST_LAST = [
 def test_the_better_of_two_builds_is_that_of_the_hub_library(pair: tuple[str, str]) -> None:
     better = max(pair, key=lambda name: variant(name).rank())
     assert better == max(pair, key=BEST_LAST.index)
+
+
+def chosen(names: Sequence[str], system: Target) -> str | None:
+    """The build that is taken of a listing in this order."""
+    fitting = [build for build in map(variant, names) if build.refusal(system) is None]
+    return max(fitting, key=Variant.rank).name if fitting else None
+
+
+SIX = [
+    "torch-universal",
+    "torch-cuda",
+    "torch213-cxx11-cu128-x86_64-linux",
+    "torch213-cxx11-rocm64-x86_64-linux",
+    "torch-stable-abi29-cu126-x86_64-linux",
+    "torch213-metal-aarch64-darwin",
+]
+
+
+@pytest.mark.parametrize("names", list(permutations(SIX)), ids=lambda names: "".join(str(SIX.index(n)) for n in names))
+def test_the_order_of_a_listing_decides_nothing(names: Sequence[str]) -> None:
+    assert chosen(names, target()) == "torch-stable-abi29-cu126-x86_64-linux"
+    assert chosen(names, target("cpu")) == "torch-universal"
+
+
+# Names that read alike but for their zeros and tags: where the grammar sees no difference, the name makes one.
+ALIKE = [
+    "torch213-cu126-x86_64-linux",
+    "torch2013-cu126-x86_64-linux",
+    "torch213-cxx11-cu126-x86_64-linux",
+    "torch213-cxx98-cu126-x86_64-linux",
+    "tvm-ffi01-cu130-x86_64-linux",
+    "torch-cuda",
+]
+
+
+@pytest.mark.parametrize("count", range(2, len(ALIKE) + 1))
+def test_two_builds_are_never_equal(count: int) -> None:
+    unknown = target(cxx11_abi=None, packages={"apache-tvm-ffi": "0.1.9"})
+    for names in combinations(ALIKE, count):
+        assert len({chosen(order, unknown) for order in permutations(names)}) == 1
+
+
+H100 = target(torch="2.9.1", backend_version="12.8")
+M3 = target("mps", macos="15.6", **MAC)
+MI300X = target("rocm", capability="9.4", arch="gfx942", backend_version="7.0")
+REASONS: dict[str, tuple[Target, str, list[str | None]]] = {
+    "h100": (
+        H100,
+        "torch-stable-abi29-cu126-x86_64-linux",
+        [
+            None,
+            None,
+            "needs torch 2.13, the target has 2.9.1",
+            "built for rocm, the target is cuda",
+            None,
+            "built for mps, the target is cuda",
+        ],
+    ),
+    "mi300x": (
+        MI300X,
+        "torch-universal",
+        [
+            None,
+            "built for cuda, the target is rocm",
+            "built for cuda, the target is rocm",
+            "built for rocm 6.4, the target has 7.0",
+            "built for cuda, the target is rocm",
+            "built for mps, the target is rocm",
+        ],
+    ),
+    "m3": (
+        M3,
+        "torch-universal",
+        [
+            None,
+            "built for cuda, the target is mps",
+            "built for cuda, the target is mps",
+            "built for rocm, the target is mps",
+            "built for cuda, the target is mps",
+            "needs macOS 26 or newer, the target has 15.6",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REASONS)
+def test_each_of_six_builds_is_taken_or_says_why_not(name: str) -> None:
+    system, best, reasons = REASONS[name]
+    assert [variant(build).refusal(system) for build in SIX] == reasons
+    assert chosen(SIX, system) == best
+
+
+def test_a_target_that_is_the_cpu_gets_cpu_builds_beside_a_cuda_build_of_torch() -> None:
+    system = target("cpu", torch="2.13.0+cu128")
+    assert chosen(["torch-cpu", "torch-cuda", "torch213-cu128-x86_64-linux"], system) == "torch-cpu"

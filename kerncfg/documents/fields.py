@@ -19,13 +19,13 @@ __all__ = [
     "Read",
     "anything",
     "each",
-    "fault",
     "flag",
     "loaded",
     "optional",
     "shown",
     "text",
     "unsigned",
+    "wrong",
 ]
 
 _T = TypeVar("_T")
@@ -53,10 +53,10 @@ class Part:
 
     def __init__(self, value: Any, path: str, known: Collection[str]) -> None:
         if not isinstance(value, _Map):
-            raise fault(path, shown(value), "a map")
+            raise wrong(path, shown(value), "a map")
         self.data, self._path = value, path
         for key in sorted(value.twice.intersection(known)):
-            raise fault(self.at(key), "there twice", "it once")
+            raise wrong(self.at(key), "there twice", "it once")
 
     def at(self, key: str) -> str:
         """Return where a key of this map stands."""
@@ -67,7 +67,7 @@ class Part:
         return read(self.data.get(key, _MISSING), self.at(key))
 
 
-def fault(path: str, found: str, expected: str) -> SourceError:
+def wrong(path: str, found: str, expected: str) -> SourceError:
     """Return the error for what stands at a path; the empty path is the whole file."""
     place = f"metadata.json: {path}" if path else "metadata.json"
     hint = "this build cannot be used: take another version of the kernel, and tell its publisher"
@@ -113,28 +113,28 @@ def anything(value: Any, path: str) -> Any:
 def text(value: Any, path: str, pattern: str = r"(?s:.*)", expected: str = "a text") -> str:
     """Take a text that matches the pattern as a whole."""
     if not isinstance(value, str) or _HALF.search(value) or not re.fullmatch(pattern, value):
-        raise fault(path, shown(value), expected)
+        raise wrong(path, shown(value), expected)
     return value
 
 
 def unsigned(value: Any, path: str) -> int:
     """Take a whole number of 64 bits."""
     if type(value) is not int or not 0 <= value < TOO_LARGE:
-        raise fault(path, shown(value), "a whole number from 0")
+        raise wrong(path, shown(value), "a whole number from 0")
     return value
 
 
 def flag(value: Any, path: str) -> bool:
     """Take true or false."""
     if not isinstance(value, bool):
-        raise fault(path, shown(value), "true or false")
+        raise wrong(path, shown(value), "true or false")
     return value
 
 
 def each(value: Any, path: str, read: Read[_T]) -> tuple[_T, ...]:
     """Take a list, each of its items read by `read`."""
     if not isinstance(value, list):
-        raise fault(path, shown(value), "a list")
+        raise wrong(path, shown(value), "a list")
     return tuple(read(item, f"{path}[{index}]") for index, item in enumerate(value))
 
 

@@ -20,13 +20,13 @@ from kerncfg.documents.fields import (
     Read,
     anything,
     each,
-    fault,
     flag,
     loaded,
     optional,
     shown,
     text,
     unsigned,
+    wrong,
 )
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class Metadata:
             fits = any(verdicts) or all(verdict is None for verdict in verdicts)
             return None if fits else f"built for capability {said}, the target has {target.capability}"
         if target.device == "rocm" and target.arch is not None:
-            return None if target.arch in self.archs else f"built for {said}, the target is {target.arch}"
+            return None if target.arch in self.archs else f"built for architecture {said}, the target has {target.arch}"
         if target.device == "rocm" and target.capability is not None:
             return self._gcn_refusal(Version(target.capability))
         return None
@@ -157,7 +157,7 @@ class Metadata:
         near = [match for match in known if (int(match["major"]), int(match["minor"], 16)) == _pair(capability)]
         if near or len(known) < len(self.archs):
             return None
-        return f"built for {', '.join(self.archs)}, the target has capability {capability}"
+        return f"built for architecture {', '.join(self.archs)}, the target has capability {capability}"
 
     def _format_refusal(self) -> str | None:
         if self.kernels_minver is None or Version(self.kernels_minver) <= Version(FORMAT):
@@ -199,12 +199,12 @@ def _dependency_dict(dependency: Dependency) -> dict[str, Any]:
 def _dependency(value: Any, path: str) -> Dependency:
     entry = Part(value, path, _DEPENDENCY)
     for key in sorted({*entry.data}.difference(_DEPENDENCY)):
-        raise fault(path, f"a map with the key {shown(key)}", f"only {', '.join(_DEPENDENCY)}")
+        raise wrong(path, f"a map with the key {shown(key)}", f"only {', '.join(_DEPENDENCY)}")
     version = entry.read("version", optional(unsigned))
     revision = entry.read("revision", optional(text))
     if (version is None) is (revision is None):
         both = "a map with neither version nor revision" if version is None else "a map with both version and revision"
-        raise fault(path, both, "one of the two")
+        raise wrong(path, both, "one of the two")
     return entry.read("repo-id", text), version, revision
 
 
@@ -212,7 +212,7 @@ def _minver(value: Any, path: str) -> str:
     said = text(value, path, r"\s*\+?[0-9]{1,40}(\.\+?[0-9]{1,40}){2}\s*", "three numbers with dots")
     numbers = [int(part) for part in said.split(".")]
     if max(numbers) >= TOO_LARGE:
-        raise fault(path, shown(value), "three numbers of 64 bits")
+        raise wrong(path, shown(value), "three numbers of 64 bits")
     return ".".join(map(str, numbers))
 
 
@@ -226,7 +226,7 @@ def _git_url(value: Any, path: str) -> None:
     else:
         good = bool(colon) and scheme.lower() in _SCHEMES
     if not good:
-        raise fault(path, shown(value), f"the address of a git repository, with one of {', '.join(_SCHEMES)}")
+        raise wrong(path, shown(value), f"the address of a git repository, with one of {', '.join(_SCHEMES)}")
 
 
 def _digest(value: Any, path: str) -> None:
@@ -249,7 +249,7 @@ def _dirty(value: Any, path: str) -> bool:
 def _git(part: Part) -> bool:
     """Read a commit, which may be called sha, and whether there were changes on top of it."""
     if {"commit", "sha"} <= {*part.data}:
-        raise fault(part.at("commit"), "there twice, once as sha", "it once")
+        raise wrong(part.at("commit"), "there twice, once as sha", "it once")
     key = "sha" if "sha" in part.data else "commit"
     part.read(key, partial(text, pattern=r"[0-9A-Fa-f]{40}([0-9A-Fa-f]{24})?", expected="40 or 64 hexadecimal digits"))
     return part.read("dirty", flag)
