@@ -50,7 +50,7 @@ def lock(
     kept = Lock() if check else before
     overrides = overrides_in(words)
     now = api.lock(*overrides, config_dir=config_dir, trust=trust, previous=kept, upgrade=upgrade)
-    moved = list(before.moved(now))
+    moved = list(before.moved(now)) if check or before.pins else []
     if not check:
         try:
             now.save(place)
@@ -90,6 +90,7 @@ def fetch(plan: Path, trust: tuple[str, ...], as_json: bool, dry_run: bool) -> i
     total = sum(file.size for kernel in kernels for file in kernel.files)
     with _progress(total if sys.stderr.isatty() and not dry_run else 0) as told:
         failed = api.fetch_plan(made, dry_run=dry_run, progress=told)
+    kernels = list({(each.place, each.commit, each.variant): each for each in kernels}.values())
     rows = [
         {
             "reference": str(kernel.reference),

@@ -121,7 +121,7 @@ def _preference(modes: Mapping[Mode, tuple[Candidate, ...]], mode: Mode) -> Offe
 
 
 def _kernel(ref: KernelRef, pin: Pin, lock: Lock, request: Request, above: tuple[KernelRef, ...] = ()) -> Kernel | str:
-    """Return the kernel of the build that suits the target with those it imports, or why one of these is not to be had."""
+    """Return the kernel of the build that suits the target with those it imports, or why one of them is missing."""
     found = pin.choose(request.target)
     release, build = found if found else (Release(), None)
     dependencies = []

@@ -227,20 +227,33 @@ class Lock:
         Path(path).write_text(self.to_json(), encoding="utf-8", newline="\n")
 
     def moved(self, now: Lock) -> Iterator[str]:
-        """Yield a line for each reference whose answer is another now: `org/repo@v3: 1a2b… → 9f8e…`."""
+        """Yield a line for each reference whose answer is another now: `org/repo@v3: v3: 1a2b… → 9f8e…`."""
         for ref in sorted({*self.pins, *now.pins}, key=str):
             before, after = self.pins.get(ref), now.pins.get(ref)
-            if before is None or after is None:
-                yield f"{ref}: {'is not locked' if before is None else 'is locked, and no row names it'}"
-            elif before.releases != after.releases or before.reason != after.reason:
-                yield f"{ref}: {_told(before)} → {_told(after)}"
+            if before is None:
+                yield f"{ref}: not locked"
+            elif after is None:
+                yield f"{ref}: locked, and no row names it"
+            elif before != after:
+                yield from (f"{ref}: {line}" for line in _differences(before, after))
+
+
+def _differences(before: Pin, after: Pin) -> Iterator[str]:
+    found = [{release.revision: release for release in pin.releases} for pin in (before, after)]
+    for revision in dict.fromkeys([*found[0], *found[1]]):
+        was, now = found[0].get(revision), found[1].get(revision)
+        if was != now:
+            yield f"{revision or 'it'}: {_told(was, before)} → {_told(now, after)}"
+    if not any(found) and before.reason != after.reason:
+        yield f"{before.reason} → {after.reason}"
+
+
+def _told(release: Release | None, pin: Pin) -> str:
+    if release is None or release.commit is None:
+        return pin.reason or "gone"
+    where = f"{release.repository}@" if release.repository else ""
+    return f"{where}{release.commit[:12]}…"
 
 
 def _rank(build: Build) -> tuple[bool, object]:
     return (True, build.variant.rank()) if build.variant else (False, ())
-
-
-def _told(pin: Pin) -> str:
-    if not pin.releases:
-        return pin.reason or "nothing"
-    return ", ".join(f"{release.commit or 'no commit'}"[:12] for release in pin.releases)

@@ -32,6 +32,11 @@ class Kernel:
     dependencies: tuple[Kernel, ...] = ()
     files: tuple[File, ...] = field(default=(), compare=False, repr=False)
 
+    @property
+    def place(self) -> str:
+        """The repository, folder or module that the code is in, wherever a redirect led."""
+        return self.repository or self.reference.place
+
     def identity(self) -> list[Any]:
         """Return what is the same for all who run this code: a folder by its content, a tag by its commit."""
         ref = self.reference

@@ -128,12 +128,13 @@ def fetch(
     progress: Callable[[Kernel, int], None] = lambda kernel, size: None,
     sources: Mapping[str, str] = SOURCES,
 ) -> dict[Kernel, str]:
-    """Bring the files of kernels to this machine, and return why those that failed did.
+    """Bring the files of kernels, and of those that they import, to this machine; return why those that failed did.
 
     `progress` is told after each file how many bytes of which kernel have come.
     """
     made: dict[str, Source] = {}
-    remote = [kernel for kernel in kernels if kernel.files]
+    needed = (needed for kernel in kernels for needed in kernel.with_dependencies() if needed.files)
+    builds = {(kernel.place, kernel.commit, kernel.variant): kernel for kernel in needed}
     failed: dict[Kernel, str] = {}
 
     def bring(kernel: Kernel) -> None:
@@ -144,7 +145,7 @@ def fetch(
             failed[kernel] = error.message
 
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="kerncfg-fetch") as pool:
-        list(pool.map(bring, remote))
+        list(pool.map(bring, builds.values()))
     return failed
 
 

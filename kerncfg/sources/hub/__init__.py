@@ -23,7 +23,7 @@ from kerncfg.sources import KernelCode
 from kerncfg.sources.environment import Settings
 from kerncfg.sources.hub.asking import Hub, HubFault, Moved
 from kerncfg.sources.hub.files import bring, single
-from kerncfg.sources.hub.memory import Found, Memory, builds_of, checked
+from kerncfg.sources.hub.memory import Found, Memory, builds_of, checked, listed
 from kerncfg.sources.hub.revisions import is_commit, matching, versions
 from kerncfg.sources.importing import PREFIX, import_folder, named
 from kerncfg.sources.standin import offering
@@ -71,9 +71,8 @@ class HubSource:
         return KernelCode(kernel=kernel, code=named(module, kernel.reference))
 
     def fetch(self, kernel: Kernel, progress: Callable[[int], None]) -> None:
-        """Bring a build's files to this machine, and those of the kernels that it imports."""
-        for needed in kernel.with_dependencies():
-            bring(self._hub, needed, progress)
+        """Bring a build's files to this machine."""
+        bring(self._hub, kernel, progress)
 
     def _module(self, kernel: Kernel, modules: dict[str, Any]) -> Any:
         if not kernel.files:
@@ -82,8 +81,7 @@ class HubSource:
         packages = sorted({file.path for file in kernel.files if file.path.endswith("__init__.py")}, key=len)
         if not packages:
             raise SourceError(f"{kernel.reference}: build {kernel.variant} has no __init__.py, needed to import it")
-        repository = kernel.repository or kernel.reference.location
-        identity = f"{repository} {kernel.commit} {kernel.variant} {kernel.digest}"
+        identity = f"{kernel.place} {kernel.commit} {kernel.variant} {kernel.digest}"
         name = f"{PREFIX}{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
         with offering(modules):
             return import_folder(name, (folder / packages[0]).parent, kernel.reference)
@@ -107,20 +105,8 @@ class HubSource:
 
     def _asked(self, ref: KernelRef, question: Question, repository: str | None = None) -> Found:
         place = repository or ref.location
-        api = f"/api/kernels/{quote(place)}"
         try:
-            if ref.revision is not None:
-                sha = self._hub.json(f"{api}/revision/{quote(ref.revision, safe='')}", place)["sha"]
-                commits = [(ref.revision, str(sha))]
-            else:
-                refs = self._hub.json(f"{api}/refs", place)
-                branches, tags = (
-                    {each["name"]: each["targetCommit"] for each in refs.get(kind, ())} for kind in ("branches", "tags")
-                )
-                commits = matching(ref, branches, tags)
-                if not commits:
-                    have = ", ".join([*versions(branches), *sorted(tags)]) or "neither versions nor tags"
-                    raise HubFault(f"{place} has {have}, needed {ref.version or 'a version'}", status=200)
+            commits = self._commits(ref, place)
         except Moved as moved:
             if repository:
                 raise HubFault(f"{ref.location} moved to {repository}, and that to {moved.repository}") from moved
@@ -129,6 +115,26 @@ class HubSource:
         if odd := [sha for _, sha in commits if not is_commit(sha)]:
             raise HubFault(f"the Hub named {odd[0]!r} for {ref}, needed a commit of 40 digits", status=200)
         return Found(repository=place, commits=tuple(commits))
+
+    def _commits(self, ref: KernelRef, place: str) -> list[tuple[str, str]]:
+        """Return the names and commits that answer a reference: one question tells all branches and tags."""
+        branches, tags = self._refs(place)
+        if ref.revision is not None:
+            if sha := branches.get(ref.revision) or tags.get(ref.revision):
+                return [(ref.revision, sha)]
+            api = f"/api/kernels/{quote(place)}/revision/{quote(ref.revision, safe='')}"
+            return [(ref.revision, str(self._hub.json(api, place)["sha"]))]
+        if found := matching(ref, branches, tags):
+            return found
+        have = ", ".join([*versions(branches), *sorted(tags)]) or "neither versions nor tags"
+        raise HubFault(f"{place} has {have}, needed {ref.version or 'a version'}", status=200)
+
+    def _refs(self, place: str) -> tuple[dict[str, str], dict[str, str]]:
+        refs = self._hub.json(f"/api/kernels/{quote(place)}/refs", place)
+        branches, tags = (
+            {each["name"]: each["targetCommit"] for each in refs.get(kind, ())} for kind in ("branches", "tags")
+        )
+        return branches, tags
 
     def _check_trust(self, ref: KernelRef, destination: str, question: Question) -> None:
         if reason := trusted(replace(ref, location=destination), question.trust):
@@ -164,6 +170,9 @@ class HubSource:
         return destination, str(said.get("revision", "main"))
 
     def _listing(self, place: str, commit: str) -> list[File]:
+        return self._hub.once(f"tree {place} {commit}", lambda: self._listed(place, commit))
+
+    def _listed(self, place: str, commit: str) -> list[File]:
         known = self._memory.listing(place, commit)
         if known is not None:
             return known
@@ -172,7 +181,7 @@ class HubSource:
         for entry in entries:
             checked(entry["path"], place)
         self._memory.keep_listing(place, commit, entries)
-        return self._memory.listing(place, commit) or [_file(entry) for entry in entries]
+        return [listed(entry) for entry in entries]
 
     def _builds(self, place: str, commit: str, listing: list[File], target: Target | None) -> Iterator[Build]:
         """Describe the builds of a commit; only those whose name suits the target are asked what they need."""
@@ -190,8 +199,9 @@ class HubSource:
         if file is None:
             return replace(build, fault="found no metadata.json, needed for what the build requires")
         try:
-            content = single(self._hub, place, commit, f"build/{build.name}/metadata.json", file).read_bytes()
-            return replace(build, metadata=Metadata.parse(content))
+            path = f"build/{build.name}/metadata.json"
+            said = self._hub.once(f"file {place} {commit} {path}", lambda: single(self._hub, place, commit, path, file))
+            return replace(build, metadata=Metadata.parse(said.read_bytes()))
         except (HubFault, IntegrityError):
             raise
         except SourceError as error:
@@ -200,8 +210,7 @@ class HubSource:
     def _versions(self, place: str) -> dict[str, tuple[str, ...]]:
         """Return the names of the builds of every version branch, for advice; without an answer there is none."""
         try:
-            refs = self._hub.json(f"/api/kernels/{quote(place)}/refs", place)
-            branches = {each["name"]: each["targetCommit"] for each in refs.get("branches", ())}
+            branches, _ = self._refs(place)
             return {name: tuple(sorted(builds_of(self._listing(place, branches[name])))) for name in versions(branches)}
         except (HubFault, Moved):
             return {}
@@ -212,9 +221,8 @@ class HubSource:
             return ""
         try:
             if fault.code == "RevisionNotFound":
-                refs = self._hub.json(f"/api/kernels/{quote(ref.location)}/refs", ref.location)
-                have = [each["name"] for kind in ("branches", "tags") for each in refs.get(kind, ())]
-                return f" as {ref.revision}; it has {', '.join(have)}"
+                branches, tags = self._refs(ref.location)
+                return f" as {ref.revision}; it has {', '.join([*branches, *tags])}"
         except (HubFault, Moved):
             return ""
         for kind, word in _OTHER_TYPES.items():
@@ -224,9 +232,3 @@ class HubSource:
                 continue
             return f"; there is a {word} of that name, and kernels are in repositories of type kernel"
         return ""
-
-
-def _file(entry: dict[str, Any]) -> File:
-    if lfs := entry.get("lfs"):
-        return File(path=entry["path"], size=lfs["size"], digest=f"sha256:{lfs['oid']}")
-    return File(path=entry["path"], size=entry["size"], digest=f"git:{entry['oid']}")

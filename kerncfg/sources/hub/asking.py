@@ -6,10 +6,11 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urljoin, urlsplit
 
 from huggingface_hub import hf_hub_download
@@ -29,6 +30,9 @@ TIMEOUT = 10.0  # seconds without a byte, as huggingface_hub has it
 _AGAIN = {408, 429, 500, 502, 503, 504}
 _NEXT = re.compile(r'<([^>]*)>;\s*rel="next"')
 _REPOSITORY = re.compile(r"/(?:api/)?kernels/([^/]+/[^/?]+)")
+
+
+Answer = TypeVar("Answer")
 
 
 class HubFault(SourceError):
@@ -61,6 +65,21 @@ class Hub:
         self._first = threading.Lock()
         self._met = False
         self._away: HubFault | None = None
+        self._lock = threading.Lock()
+        self._known: dict[str, Future[Any]] = {}
+
+    def once(self, key: str, ask: Callable[[], Answer]) -> Answer:
+        """Return an answer, or raise its refusal, that is asked for once in a run, however many threads need it."""
+        with self._lock:
+            mine = key not in self._known
+            future = self._known.setdefault(key, Future())
+        if mine:
+            try:
+                future.set_result(ask())
+            except BaseException as error:
+                future.set_exception(error)
+        found: Answer = future.result()
+        return found
 
     def json(self, path: str, repository: str) -> Any:
         """Return what an address of the Hub's API answers.
@@ -69,7 +88,7 @@ class Hub:
             HubFault: There is no answer, or it is a no.
             Moved: The repository has another name now.
         """
-        return self._answer(f"{self.settings.endpoint}{path}", repository).json()
+        return self.once(path, lambda: self._answer(f"{self.settings.endpoint}{path}", repository).json())
 
     def pages(self, path: str, repository: str) -> Iterator[Any]:
         """Yield the entries of an answer that may come in several pages.
@@ -204,11 +223,11 @@ class Hub:
         return HubFault(f"HTTP {status}: {message}", status=status, code=code)
 
 
-class _Silent(tqdm):  # type: ignore[misc]
+class _Silent(tqdm):
     """No bar for each file: `kerncfg fetch` shows one for all."""
 
     def __init__(self, *args: Any, **said: Any) -> None:
-        super().__init__(*args, **{**said, "disable": True})
+        super().__init__(*args, **{**said, "disable": True})  # type: ignore[no-untyped-call]
 
 
 def _transport() -> Any:

@@ -30,7 +30,7 @@ def bring(hub: Hub, kernel: Kernel, progress: Callable[[int], None] = lambda siz
         SourceError: A file cannot be had.
     """
     assert kernel.commit is not None and kernel.variant is not None
-    repository = kernel.repository or kernel.reference.location
+    repository = kernel.place
     folder = hub.settings.snapshot(repository, kernel.commit) / "build" / kernel.variant
 
     def one(file: File) -> None:

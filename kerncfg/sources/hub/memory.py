@@ -17,9 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from huggingface_hub import get_cached_repo_tree
-from huggingface_hub.errors import CachedRepoTreeNotFoundError
-
 from kerncfg.documents.lock import File
 from kerncfg.errors import SourceError
 from kerncfg.sources.hub.revisions import is_commit
@@ -28,7 +25,7 @@ if TYPE_CHECKING:
     from kerncfg.documents.reference import KernelRef
     from kerncfg.sources.environment import Settings
 
-__all__ = ["Found", "Memory", "checked"]
+__all__ = ["Found", "Memory", "builds_of", "checked", "listed"]
 
 _FORMAT = 1  # of huggingface_hub's listings
 _PATH = re.compile(r"[^\x00-\x1f\\:]+")
@@ -75,26 +72,26 @@ class Memory:
             _write(self._settings.folder(ref.location) / "refs" / ref.revision, found.commits[0][1])
 
     def listing(self, repository: str, commit: str) -> list[File] | None:
-        """Return the files of a commit, if some run listed them."""
+        """Return the files of a commit, if some run listed them.
+
+        huggingface_hub has a call for this, which leaves out the SHA-256 of large files.
+        """
         try:
-            entries = get_cached_repo_tree(
-                repository, repo_type="kernel", revision=commit, cache_dir=self._settings.cache
-            )
-        except CachedRepoTreeNotFoundError:
+            data = json.loads(self._tree(repository, commit).read_text("utf-8"))
+            if data["format_version"] != _FORMAT:
+                return None
+            return [_known(path, said) for path, said in data["files"].items() if checked(path, repository)]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):  # as above
             return None
-        return [
-            File(path=entry.path, size=entry.lfs.size, digest=f"sha256:{entry.lfs.sha256}")
-            if entry.lfs
-            else File(path=entry.path, size=entry.size, digest=f"git:{entry.blob_id}")
-            for entry in entries
-            if checked(entry.path, repository)
-        ]
 
     def keep_listing(self, repository: str, commit: str, entries: Iterable[Mapping[str, Any]]) -> None:
         """Write down the whole listing of a commit, as the Hub gave it."""
         files = {entry["path"]: _entry(entry) for entry in entries}
         data = {"format_version": _FORMAT, "files": dict(sorted(files.items()))}
-        _write(self._settings.folder(repository) / "trees" / f"{commit}.json", json.dumps(data, indent=1))
+        _write(self._tree(repository, commit), json.dumps(data, indent=1))
+
+    def _tree(self, repository: str, commit: str) -> Path:
+        return self._settings.folder(repository) / "trees" / f"{commit}.json"
 
     def _place(self, ref: KernelRef) -> Path:
         at = ref.version or ref.revision or ""
@@ -110,6 +107,17 @@ def checked(path: str, repository: str) -> str:
     if not _PATH.fullmatch(path) or path.startswith("/") or not all(part.strip(". ") for part in path.split("/")):
         raise SourceError(f"{repository} has a file {path!r}, whose name leads out of its folder, needed a plain path")
     return path
+
+
+def _known(path: str, said: Mapping[str, Any]) -> File:
+    if sha256 := said.get("lfs_sha256"):
+        return File(path=path, size=int(said["lfs_size"]), digest=f"sha256:{sha256}")
+    return File(path=path, size=int(said["size"]), digest=f"git:{said['blob_id']}")
+
+
+def listed(entry: Mapping[str, Any]) -> File:
+    """Return a file as the Hub's listing describes it."""
+    return _known(entry["path"], _entry(entry))
 
 
 def _entry(entry: Mapping[str, Any]) -> dict[str, Any]:
