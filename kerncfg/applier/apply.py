@@ -59,7 +59,7 @@ def apply(plan: Plan, model: nn.Module, mode: Mode | str | None = None, compile:
         sites = adapter_for(root).sites(root)
         taken = claims(sites, plan.steps)
         decisions = Decisions(plan, modes, owner)
-        decisions.admit({id(claim): claim[0] for claim in taken if claim is not None}.values(), root)
+        decisions.admit([*{id(claim[0]): claim[0] for claim in taken if claim is not None}.values()], root)
         decided = decisions.decide(sites, taken)
         findings = check(plan, sites, taken, decided, decisions.hints)
         _bind(sites.modules, decided)

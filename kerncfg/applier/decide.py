@@ -17,7 +17,7 @@ from kerncfg.documents.plan import Choice, Kernel, ModePlan, Plan, Step
 from kerncfg.documents.target import DEVICES
 from kerncfg.errors import ApplyError, ContractError, KerncfgError, SourceError, TrustError
 from kerncfg.machine import here
-from kerncfg.sources import load, untrusted
+from kerncfg.sources import fetch, load, untrusted
 
 if TYPE_CHECKING:
     import torch
@@ -118,8 +118,8 @@ class Decisions:
         self._passed: dict[tuple[Verdict, tuple[str, ...]], Verdict] = {}
         self._decided: dict[tuple[int, int], Decided] = {}
 
-    def admit(self, steps: Iterable[Step], root: nn.Module) -> None:
-        """Ask whether every kernel that the steps may run may run here, before any of them is loaded.
+    def admit(self, steps: Sequence[Step], root: nn.Module) -> None:
+        """Ask whether every kernel that the steps may run may run here, before any of them is fetched or loaded.
 
         Raises:
             TrustError: Nobody gave consent to one.
@@ -139,6 +139,10 @@ class Decisions:
         device = self._plan.target.device
         if particular and any(tensor.device.type == DEVICES[device].torch for tensor in tensors(root)):
             self._check_machine(particular, here(device))
+        firsts = (step.modes[mode].choices[:1] for step in steps for mode in self._modes if mode in step.modes)
+        remote = {choice.kernel for found in firsts for choice in found if choice.kernel.files}
+        if remote:
+            self._code |= fetch(remote, absent=True)  # all at once; what fails says so when its turn comes
 
     def _check_machine(self, choices: Iterable[Choice], machine: Target) -> None:
         unfits = {_said(choice): reason for choice in choices if (reason := unfit(choice, machine))}

@@ -126,11 +126,13 @@ def fetch(
     kernels: Iterable[Kernel],
     *,
     progress: Callable[[Kernel, int], None] = lambda kernel, size: None,
+    absent: bool = False,
     sources: Mapping[str, str] = SOURCES,
 ) -> dict[Kernel, str]:
     """Bring the files of kernels, and of those that they import, to this machine; return why those that failed did.
 
-    `progress` is told after each file how many bytes of which kernel have come.
+    `progress` is told after each file how many bytes of which kernel have come. With `absent` builds whose files are
+    all there are left to be hashed when they are loaded.
     """
     made: dict[str, Source] = {}
     needed = (needed for kernel in kernels for needed in kernel.with_dependencies() if needed.files)
@@ -140,7 +142,8 @@ def fetch(
     def bring(kernel: Kernel) -> None:
         try:
             source: Any = _source(kernel.reference.scheme, sources, made)
-            source.fetch(kernel, lambda size: progress(kernel, size))
+            if not (absent and source.has(kernel)):
+                source.fetch(kernel, lambda size: progress(kernel, size))
         except SourceError as error:
             failed[kernel] = error.message
 

@@ -70,6 +70,12 @@ class HubSource:
             modules[needed.reference.location] = module
         return KernelCode(kernel=kernel, code=named(module, kernel.reference))
 
+    def has(self, kernel: Kernel) -> bool:
+        """Say whether a build's files are on this machine, whatever is in them."""
+        assert kernel.commit is not None
+        folder = self._hub.settings.snapshot(kernel.place, kernel.commit) / "build" / str(kernel.variant)
+        return all((folder / file.path).is_file() for file in kernel.files)
+
     def fetch(self, kernel: Kernel, progress: Callable[[int], None]) -> None:
         """Bring a build's files to this machine."""
         bring(self._hub, kernel, progress)
