@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 _KINDS: dict[str, Kind] = {"models": "model", "kernels": "kernel", "datasets": "dataset"}
 _API = re.compile(r"/api/(?P<kind>models|kernels|datasets)/(?P<rest>.+)")
-_FILE = re.compile(r"/(?:(?P<kind>kernels|datasets)/)?(?P<name>[^/]+(?:/[^/]+)?)/resolve/(?P<revision>[^/]+)/(?P<path>.+)")
+_FILE = re.compile(
+    r"/(?:(?P<kind>kernels|datasets)/)?(?P<name>[^/]+(?:/[^/]+)?)/resolve/(?P<revision>[^/]+)/(?P<path>.+)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +115,7 @@ def _route(hub: Hub, asked: Asked) -> tuple[str, str | None, Callable[[], Answer
 def _api(hub: Hub, asked: Asked, plural: str, parts: list[str]) -> tuple[str, str | None, Callable[[], Answer]]:
     kind = _KINDS[plural]
     # A repository of the early days has no owner in its name.
-    words = 1 if len(parts) == 1 or hub.lacks(kind, "/".join(parts[:2])) and not hub.lacks(kind, parts[0]) else 2
+    words = 1 if len(parts) == 1 or (hub.lacks(kind, "/".join(parts[:2])) and not hub.lacks(kind, parts[0])) else 2
     name, rest = unquote("/".join(parts[:words])), parts[words:]
     route = rest[0] if rest else "info"
     revision = unquote(rest[1]) if len(rest) > 1 else "main"

@@ -13,11 +13,12 @@ class Fault:
     """What goes wrong for requests whose `METHOD PATH` the regular expression finds.
 
     `pattern` sees the path as it was sent, percent-encoded. The first `after` such requests pass, the next `times`
-    fail, all of them if `None`; `hits` counts. `delay` seconds go by before the answer, `status` is answered instead of it
-    (`code` as X-Error-Code, `message` as X-Error-Message, `retry_after` seconds), `reset` drops the connection before
-    a byte of the answer. Of a body, `cut` keeps a fraction and then ends the connection (a `cut` with `reset` breaks it
-    off), `slow` seconds pass between ten pieces, `wrong` changes every byte and not the length, `replace` puts other bytes
-    for some, `short` answers in good order with this many bytes less.
+    fail, all of them if `None`; `hits` counts. `delay` seconds go by before the answer, `status` is answered instead
+    of it (`code` as X-Error-Code, `message` as X-Error-Message, `retry_after` seconds), `reset` drops the connection
+    before a byte of the answer. Of any body, `cut` keeps a fraction and then ends the connection (with `reset` too it
+    breaks it off) and `slow` seconds pass before each of ten pieces. Of a file, `wrong` changes every byte and not the
+    length, `replace` puts other bytes for some, `short` answers in good order with this many bytes less. A large
+    file's body comes from `/cdn/SHA256`, not from its `/resolve/` address.
     """
 
     pattern: str

@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from tests.hub.git import File
-from tests.hub.repos import Build, Content, Repository
+from tests.hub.repos import Build, Content, Repository, backend_of
 
 TRUSTED = "kernels-community"
 ACME = "acme"
@@ -26,7 +26,6 @@ STRANGER = "stranger"
 
 _SOURCES = Path(__file__).with_name("sources")
 
-# The package itself marks its import, so that a test sees in sys.modules and in PATH-like state what ran.
 _PACKAGE = "from . import layers\n\n__all__ = ['layers']\n"
 
 # A layer that shows which code ran: it multiplies by a number of its own.
@@ -205,17 +204,11 @@ def six_builds(
     for place, variant in enumerate(variants, start=1):
         build = Build(name=kernel, modules=package(scale(place)), variant=variant)
         if archs and variant in archs:
-            backend = {"type": _backend(build), "archs": list(archs[variant])}
+            backend = {"type": backend_of(variant), "archs": list(archs[variant])}
             build = Build(name=kernel, modules=build.modules, variant=variant, metadata={"backend": backend})
         builds.append(build)
     made.release(builds)
     return made
-
-
-def _backend(build: Build) -> str:
-    from tests.hub.repos import backend_of
-
-    return backend_of(build.variant)
 
 
 def this_variant() -> str:

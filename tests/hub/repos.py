@@ -56,7 +56,12 @@ class Repository:
     """
 
     def __init__(
-        self, name: str, kind: Kind = "kernel", *, private: bool = False, gated: Literal[False, "auto", "manual"] = False
+        self,
+        name: str,
+        kind: Kind = "kernel",
+        *,
+        private: bool = False,
+        gated: Literal[False, "auto", "manual"] = False,
     ) -> None:
         self.name = name
         self.kind: Kind = kind

@@ -10,13 +10,15 @@ from contextlib import contextmanager
 from http.client import responses
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Lock, Thread
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from tests.hub.answers import Answer, Asked, answer, refusal
 from tests.hub.faults import Fault, Faults
-from tests.hub.git import File
 from tests.hub.log import Log, Request
-from tests.hub.repos import Kind, Repository
+
+if TYPE_CHECKING:
+    from tests.hub.git import File
+    from tests.hub.repos import Kind, Repository
 
 _POLL = 0.01  # seconds until a Hub that is told to stop looks up
 _PIECES = 10
@@ -210,12 +212,12 @@ class _Handler(BaseHTTPRequestHandler):
             hub.log.add(_noted(asked, given, None if before else given.status))
             if pause := hub.latency + (fault.delay if fault else 0.0):
                 hub.closing.wait(pause)
-            if before:
-                self._reset()
-            else:
-                self._send(given, fault or Fault(pattern=""))
+        if before:
+            self._reset()
+        else:
+            self._send(given, fault or Fault(pattern=""))
 
-    do_GET = do_HEAD = do_POST = answer_it
+    do_GET = do_HEAD = do_POST = answer_it  # noqa: N815 - the names that http.server calls
 
     def _send(self, given: Answer, fault: Fault) -> None:
         whole = given.body
@@ -240,8 +242,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(head)
         size = max(1, -(-len(body) // _PIECES))
         for start in range(0, len(body), size):
-            self.wfile.write(body[start : start + size])
             self.server.hub.closing.wait(pause)
+            self.wfile.write(body[start : start + size])
 
     def _reset(self) -> None:
         """End the connection with a TCP reset."""

@@ -1,7 +1,7 @@
 """Refuses whatever would leave this machine, here and in every Python that a test starts.
 
-A process that a test starts loads this by `sitecustomize`, so it imports little. What was refused is also written to the
-file that HUB_REFUSALS names, since a client may swallow the error.
+A process that a test starts loads this by `sitecustomize`, so it imports little. What was refused is also written to
+the file that HUB_REFUSALS names, since a client may swallow the error.
 """
 
 from __future__ import annotations

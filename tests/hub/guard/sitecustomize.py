@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import runpy
-from os.path import dirname, join
 
-for _owner, _name, _call in runpy.run_path(join(dirname(__file__), "loopback.py"))["guards"]():
+# Without pathlib, which not every process would import.
+for _owner, _name, _call in runpy.run_path(__file__.removesuffix("sitecustomize.py") + "loopback.py")["guards"]():
     setattr(_owner, _name, _call)
