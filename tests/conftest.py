@@ -2,46 +2,28 @@
 
 from __future__ import annotations
 
-import ipaddress
-import socket
-from collections.abc import Callable, Generator, Iterator
+import os
+from collections.abc import Generator, Iterator
 from importlib.util import find_spec
-from typing import Any
 
 import pytest
 
+from tests.hub.guard.loopback import guards
+
+pytest_plugins = ["tests.hub.fixtures"]
+
+# Else huggingface_hub, which reads this when it is imported, asks its own Hub which agents there are.
+os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+
 _MAY_SKIP = ("gpu", "peers")
-
-
-def _loopback(address: Any) -> bool:
-    """Whether a socket address stays on this machine; a path is a Unix socket."""
-    host = address[0] if isinstance(address, tuple) else address
-    if not isinstance(address, tuple) or host in ("", "localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 @pytest.fixture(scope="session", autouse=True)
 def loopback_only() -> Iterator[None]:
     """Refuse every connection that would leave this machine, for as long as tests run."""
-
-    def guarded(name: str) -> Callable[..., Any]:
-        real = getattr(socket.socket, name)
-
-        def call(self: socket.socket, *arguments: Any) -> Any:
-            address = arguments[-1]
-            if not _loopback(address):
-                raise OSError(f"a test wanted to reach {address}; tests reach loopback only")
-            return real(self, *arguments)
-
-        return call
-
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("connect", "connect_ex", "sendto"):
-            patch.setattr(socket.socket, name, guarded(name))
+        for owner, name, call in guards():
+            patch.setattr(owner, name, call)
         yield
 
 

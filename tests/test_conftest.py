@@ -31,7 +31,8 @@ def test_expected_to_fail():
 
 def _run(folder: Path, code: str) -> str:
     shutil.copy(Path(__file__).with_name("conftest.py"), folder)
-    (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n  gpu\n  peers\n", encoding="utf-8")
+    ini = f"[pytest]\npythonpath = {Path(__file__).parents[1]}\nmarkers =\n  gpu\n  peers\n"
+    (folder / "pytest.ini").write_text(ini, encoding="utf-8")
     (folder / "test_it.py").write_text(code, encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider", str(folder)]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120).stdout
