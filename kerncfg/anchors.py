@@ -134,7 +134,6 @@ _REASONS: Mapping[str, tuple[str, ...]] = {
     "unnamed-code": ("… was not named by you: …",),
     "ignored-consent": ("… is ignored: it comes from …, and only a local file or an override can grant trust",),
     "hub-off": ("Hub kernels are switched off by USE_HUB_KERNELS",),
-    "no-hub-yet": ("fetching kernels from the Hub is not there yet in this version of kerncfg",),
     "not-pinned": ("policy.require_pin needs a commit of 40 digits, found …",),
     "no-build-fits": (
         "no build fits: …",

@@ -14,6 +14,8 @@ pytest_plugins = ["tests.hub.fixtures"]
 
 # Else huggingface_hub, which reads this when it is imported, asks its own Hub which agents there are.
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+# Nobody listens there: tests that plan with the packaged presets learn so at once, and those of the Hub have their own.
+os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"
 
 _MAY_SKIP = ("gpu", "peers")
 

@@ -358,15 +358,6 @@ def test_a_reference_is_asked_about_once(tmp_path: Path) -> None:
     assert list(pin([ref, ref]).pins) == [ref]
 
 
-def test_a_hub_reference_has_the_reason_why_it_is_not_fetched() -> None:
-    reason = "fetching kernels from the Hub is not there yet in this version of kerncfg"
-    assert one("org/repo@v1:Norm").reason == reason
-    ref = KernelRef.parse("org/repo@v1:Norm")
-    with pytest.raises(SourceError) as caught:
-        load(Kernel(reference=ref), Trust(allow_all_kernels=True))
-    assert caught.value.message == f"org/repo@v1:Norm: {reason}"
-
-
 def test_a_hub_kernel_is_asked_for_consent_first() -> None:
     with pytest.raises(TrustError) as caught:
         load(Kernel(reference=KernelRef.parse("org/repo@v1:Norm")), Trust())

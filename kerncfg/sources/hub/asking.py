@@ -64,7 +64,7 @@ class Hub:
         self.settings = settings
         self._first = threading.Lock()
         self._met = False
-        self._away: HubFault | None = None
+        self._away: str | None = None  # why nobody can be reached there
         self._lock = threading.Lock()
         self._known: dict[str, Future[Any]] = {}
 
@@ -178,7 +178,7 @@ class Hub:
 
     def _check_reachable(self, repository: str) -> None:
         if self._away is not None:
-            raise HubFault(self._away.message)
+            raise HubFault(self._silence(repository, self._away))
         if self.settings.offline:
             raise HubFault(f"HF_HUB_OFFLINE is set, and {repository} is not in the cache, {self.settings.cache}")
 
@@ -193,10 +193,12 @@ class Hub:
     def _unheard(self, error: Exception, repository: str) -> HubFault:
         """Return the fault of a request that got no answer; the next one is not even sent, if nobody is there."""
         what = f"{type(error).__name__}{f': {error}' if str(error) else ''}"
-        fault = HubFault(f"the Hub at {self.settings.shown} gave no answer about {repository}: {what}")
         if not self._met or _is_refused(error):
-            self._away = fault
-        return fault
+            self._away = what
+        return HubFault(self._silence(repository, what))
+
+    def _silence(self, repository: str, what: str) -> str:
+        return f"the Hub at {self.settings.shown} gave no answer about {repository}: {what}"
 
     def _refused(self, response: Any, repository: str, what: str) -> HubFault:
         status, code = response.status_code, response.headers.get("X-Error-Code")
