@@ -251,8 +251,9 @@ def test_what_is_missing_is_told_apart(hub: TestHub, api: HfApi, repository: Rep
         api.kernel_info("acme/none")
     with pytest.raises(RevisionNotFoundError):
         api.kernel_info(NAME, revision="v7")
-    with pytest.raises(RemoteEntryNotFoundError):
+    with pytest.raises(RemoteEntryNotFoundError) as entry:
         download(hub, "build/none.py")
+    assert entry.value.response.headers["X-Repo-Commit"] == repository.branches["v1"]
     assert absent.value.response.status_code == 404
     hub.hides_missing = True
     with pytest.raises(RepositoryNotFoundError) as hidden:
