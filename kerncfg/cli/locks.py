@@ -37,9 +37,10 @@ def lock(
     check: bool,
     upgrade: tuple[str, ...],
 ) -> int:
-    """Write down the commit and the builds of every Hub kernel, for all targets.
+    """Write down what every Hub kernel is at, for all targets.
 
-    What the lock holds already stays as it is, but for what --upgrade names.
+    That is its commit and its builds, with the digest of every file. What the lock holds already stays as it is, but
+    for what --upgrade names.
     """
     from kerncfg import api, locking
     from kerncfg.documents.lock import Lock
@@ -82,7 +83,10 @@ def _print(now: Lock, moved: list[str], place: Path, check: bool) -> None:
 @as_data
 @click.option("--dry-run", is_flag=True, help="Only say what would be fetched.")
 def fetch(plan: Path, trust: tuple[str, ...], as_json: bool, dry_run: bool) -> int:
-    """Bring the kernels of a plan file to this machine, so that applying it asks for nothing."""
+    """Bring the kernels of a plan file to this machine.
+
+    Applying the plan then asks the Hub for nothing.
+    """
     from kerncfg import api
 
     made = api.load_plan(plan, trust=trust)

@@ -15,7 +15,7 @@ from urllib.parse import quote, urljoin, urlsplit
 
 from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import HfHubHTTPError
-from huggingface_hub.utils import build_hf_headers, get_session, tqdm  # type: ignore[attr-defined, unused-ignore]
+from huggingface_hub.utils import get_session, tqdm  # type: ignore[attr-defined, unused-ignore]
 
 from kerncfg.errors import SourceError
 
@@ -155,7 +155,10 @@ class Hub:
         return self._tried(url, repository)
 
     def _tried(self, url: str, repository: str) -> Any:
-        headers = build_hf_headers(token=self.settings.token or False)
+        # huggingface_hub's own headers come with a question of telemetry, to the Hub it knew when it was imported.
+        headers = {"user-agent": "kerncfg"}
+        if self.settings.token:
+            headers["authorization"] = f"Bearer {self.settings.token}"
         for wait in (*WAITS, None):
             try:
                 response = get_session().get(url, headers=headers, follow_redirects=False, timeout=TIMEOUT)
