@@ -48,10 +48,15 @@ def loopback_only() -> Iterator[None]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     lacking = {"gpu": _lacks_gpu, "peers": _lacks_peers}
     for name, lacks in lacking.items():
-        marked = [item for item in items if item.get_closest_marker(name)]
+        marked = [item for item in items if item.get_closest_marker(name) and not _brings_its_peer(item)]
         if marked and (reason := lacks()):
             for item in marked:
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _brings_its_peer(item: pytest.Item) -> bool:
+    """Whether the test installs the library for itself, and skips where it cannot."""
+    return "peer_overlay" in getattr(item, "fixturenames", ())
 
 
 def _lacks_gpu() -> str | None:
