@@ -66,10 +66,14 @@ class Build:
 
     @property
     def dependencies(self) -> tuple[KernelRef, ...]:
-        """The kernels that this one imports."""
+        """The kernels that this one imports.
+
+        Raises:
+            ConfigError: One of them is no repository at a version or revision.
+        """
         named = self.metadata.kernel_depends if self.metadata else ()
         return tuple(
-            KernelRef(scheme="hub", location=repository, revision=revision if version is None else f"v{version}")
+            KernelRef.parse(repository).at(revision=revision if version is None else f"v{version}")
             for repository, version, revision in named
         )
 

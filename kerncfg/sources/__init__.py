@@ -142,14 +142,20 @@ def fetch(
     def bring(kernel: Kernel) -> None:
         try:
             source: Any = _source(kernel.reference.scheme, sources, made)
-            if not (absent and source.has(kernel)):
-                source.fetch(kernel, lambda size: progress(kernel, size))
+            source.fetch(kernel, lambda size: progress(kernel, size))
         except SourceError as error:
             failed[kernel] = error.message
 
-    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="kerncfg-fetch") as pool:
-        list(pool.map(bring, builds.values()))
+    wanted = [kernel for kernel in builds.values() if not (absent and _has(kernel, sources, made))]
+    if wanted:
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="kerncfg-fetch") as pool:
+            list(pool.map(bring, wanted))
     return failed
+
+
+def _has(kernel: Kernel, sources: Mapping[str, str], made: dict[str, Source]) -> bool:
+    source: Any = _source(kernel.reference.scheme, sources, made)
+    return bool(source.has(kernel))
 
 
 def reload(kernel: Kernel, *, sources: Mapping[str, str] = SOURCES) -> KernelCode:

@@ -18,7 +18,7 @@ from kerncfg.compiler.policy import trusted
 from kerncfg.documents.lock import Build, File, Pin, Release, digest_of
 from kerncfg.documents.metadata import Metadata
 from kerncfg.documents.variant import Variant
-from kerncfg.errors import IntegrityError, SourceError
+from kerncfg.errors import ConfigError, IntegrityError, SourceError
 from kerncfg.sources import KernelCode
 from kerncfg.sources.environment import Settings
 from kerncfg.sources.hub.asking import Hub, HubFault, Moved
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["HubSource"]
 
 _STATUS = "kernel-status.toml"
+_STRANGE = "metadata.json: found a kernel-depends that is no repository, needed organisation/name"
 _OTHER_TYPES = {"models": "model", "datasets": "dataset", "spaces": "Space"}
 
 
@@ -207,11 +208,12 @@ class HubSource:
         try:
             path = f"build/{build.name}/metadata.json"
             said = self._hub.once(f"file {place} {commit} {path}", lambda: single(self._hub, place, commit, path, file))
-            return replace(build, metadata=Metadata.parse(said.read_bytes()))
+            found = replace(build, metadata=Metadata.parse(said.read_bytes()))
+            return found if all(ref.scheme == "hub" for ref in found.dependencies) else replace(build, fault=_STRANGE)
         except (HubFault, IntegrityError):
             raise
-        except SourceError as error:
-            return replace(build, fault=f"metadata.json: {error.message}")
+        except (SourceError, ConfigError) as error:
+            return replace(build, fault=error.message)
 
     def _versions(self, place: str) -> dict[str, tuple[str, ...]]:
         """Return the names of the builds of every version branch, for advice; without an answer there is none."""

@@ -37,8 +37,13 @@ def bring(hub: Hub, kernel: Kernel, progress: Callable[[int], None] = lambda siz
         single(hub, repository, kernel.commit or "", f"build/{kernel.variant}/{file.path}", file)
         progress(file.size)
 
-    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="kerncfg-files") as pool:
-        list(pool.map(one, kernel.files))
+    lacking = [file for file in kernel.files if fault(folder / checked(file.path, repository), file)]
+    for file in kernel.files:
+        if file not in lacking:
+            progress(file.size)
+    if lacking:
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="kerncfg-files") as pool:
+            list(pool.map(one, lacking))
     named = {file.path for file in kernel.files}
     for path in folder.rglob("*"):
         inside = path.relative_to(folder).as_posix()
