@@ -35,7 +35,7 @@ _ON_THE_COMMAND_LINE: Mapping[str, tuple[str, ...]] = {
     "nothing-to-take-out": ("there is no … to take out",),
     "nobody-to-trust": ("… is nobody to trust", "trust is a list of names"),
     "item-of-a-list": ("… is a list of …", "… has no item …, expected …"),
-    "no-such-option": ("there is no … …; looked in …",),
+    "no-such-option": ("no option … in the group …; looked in …", "no config …; looked in …"),
     "no-such-group": ("… is no group", "the config's defaults list has no such entry"),
     "config-folder": ("the config folder … is …",),
     "search-path": ("hydra.searchpath cannot be used: …", "must be a list of addresses", "there is no folder …"),

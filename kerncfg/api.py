@@ -83,7 +83,7 @@ def plan_document(data: Mapping[str, Any], origins: Origins, target: Target, *, 
     config = normalise(data, origins=origins)
     named = config.trust.plus(*_names(trust))
     request = Request(target=target, trust=named, require_pin=config.policy.require_pin, hub=hub_is_on(os.environ))
-    rows = config.rows.values() if config.enabled else ()
+    rows = config.every() if config.enabled else ()
     offered = [candidate for row in rows for cell in row.at(target.device).values() for candidate in cell]
     flagged = {candidate.ref for candidate in offered if candidate.trust_remote_code}
     asked = flagged | {candidate.ref for candidate in offered if trusted(candidate.ref, named) is None}

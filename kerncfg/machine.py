@@ -26,7 +26,7 @@ ON = {"1", "ON", "YES", "TRUE"}  # what transformers takes for true in USE_HUB_K
 
 _CPUS = {"amd64": "x86_64", "arm64": "aarch64"}
 _VERSIONS = ("capability", "torch", "backend_version", "macos", "python")
-_PACKAGES = ("apache-tvm-ffi", "transformers", "triton", "kernels")
+_PACKAGES = ("apache-tvm-ffi", "transformers", "triton", "kernels", "flash-attn", "flash-attn-3", "flash-attn-4")
 
 
 def detect(node: Mapping[str, Any]) -> Target:

@@ -258,7 +258,7 @@ def test_the_characters_of_an_override_are_kept_beside_its_value() -> None:
         (
             "kernels=ligre",
             "kernels",
-            "there is no kernels 'ligre'; looked in",
+            "no option 'ligre' in the group kernels; looked in",
             "did you mean liger? there are bundled,",
         ),
         ("kernels='li ger'", "kernels", "there is no kernels 'li ger'", "did you mean liger?"),

@@ -26,8 +26,11 @@ if TYPE_CHECKING:
 __all__ = ["NODES", "combinations", "pieces", "read", "rewrite", "sweeping"]
 
 # The nodes of a composed document; `experiment` is a group only.
-NODES = ("enabled", "inherited", "kernels", "trust", "policy", "target", "model", "experiment")
+NODES = ("enabled", "inherited", "kernels", "fusions", "attention", "trust", "policy", "target", "model", "experiment")
 _MAPPINGS = ("kernels", "inherited")
+_ROWS = (*_MAPPINGS, "fusions", "attention")  # nodes of rows, which a map replaces when it is given whole
+_EMPTY = {"kernels": "kernels=none", "inherited": "kernels@inherited=none"}
+_EMPTY |= {"fusions": "fusions=none", "attention": "attention=default"}
 _OPTIONAL = ("model", "experiment")  # nodes that a plan does without
 _TEXTS = ("revision", "capability", "torch")  # keys of text, besides those of references
 _VERSION = "a whole number such as 3, or a range such as '>=2.0,<3.0'"
@@ -138,7 +141,7 @@ def _rewritten(argument: str) -> list[str]:
         return _group(argument, key, key, value, bool(sign))
     parts = _parts(argument, key)
     text = _value(argument, key, value)
-    replaces = sign == "" and node in _MAPPINGS and text.lstrip().startswith("{") and "/" not in key
+    replaces = sign == "" and node in _ROWS and text.lstrip().startswith("{") and "/" not in key
     return [*([f"++{'.'.join(parts)}=null"] if replaces else []), *_spelled(argument, parts, text)]
 
 
@@ -159,8 +162,8 @@ def _without(argument: str, key: str, value: str | None) -> list[str]:
     if value is not None:
         raise _refused(argument, "has a value", f"write ~{key}")
     if len(parts) == 1:
-        if key in ("kernels", "inherited", "kernels@inherited"):
-            return ["kernels=none" if key == "kernels" else "kernels@inherited=none"]
+        if node := key if key in _EMPTY else "inherited" if key == "kernels@inherited" else "":
+            return [_EMPTY[node]]
         if key in _OPTIONAL:
             return [f"~{key}"]
         raise _refused(argument, f"leaves no {key}, which is needed", f"choose another one: {key}=NAME")
@@ -175,7 +178,7 @@ def _group(argument: str, group: str, node: str, value: str, adds: bool) -> list
     """The choice of an option, or the whole node as a map that replaces a mapping unless it `adds`."""
     text = value.strip()
     if text in ("", "null") and group != "experiment":
-        empty = f"write {node}=none" if node in _MAPPINGS else f"choose one: {node}=NAME"
+        empty = f"write {_EMPTY[node].removeprefix('kernels@')}" if node in _EMPTY else f"choose one: {node}=NAME"
         raise _refused(argument, "chooses nothing", empty)
     if text == "null":
         return ["~experiment"]
@@ -183,8 +186,8 @@ def _group(argument: str, group: str, node: str, value: str, adds: bool) -> list
         if "@" in node or node == "experiment":
             raise _refused(argument, "gives a map where an option is chosen", f"write {group}=NAME")
         line = _checked(argument, f"++{node}={_value(argument, node, value)}")
-        emptied = {"kernels": ["kernels=none"], "inherited": ["kernels@inherited=none"], "model": ["~model"]}
-        return [*([] if adds else emptied.get(node, [])), line]
+        emptied = {**_EMPTY, "model": "~model"}
+        return [*([emptied[node]] if node in emptied and not adds else []), line]
     line = _checked(argument, f"{group}={value}")
     chosen = read(line)
     if not chosen.is_sweep_override() and not isinstance(chosen.value(), str | list):
@@ -203,7 +206,7 @@ def _parts(argument: str, key: str) -> list[str]:
     for part in parts:
         if not re.fullmatch("0|[1-9][0-9]*", part) and (kind := kind_of_key(part)):
             message = f"the key {part} is {kind} in YAML, expected text"
-            row = kind == "a number" and len(parts) > 1 and parts[0] in _MAPPINGS and part == parts[1]
+            row = kind == "a number" and len(parts) > 1 and parts[0] in _ROWS and part == parts[1]
             quoted = f"such a key can stand in a file only, as '{part}' with quotes"
             raise _refused(argument, message, f"write a name such as row_{part}" if row else quoted)
     return parts
@@ -350,7 +353,7 @@ def _refers(key: str) -> bool:
     node, *parts = key.split(".")
     below = ("any", "kernel", *Mode)
     here = all(part in below or part.isdigit() or canonical_device(part) for part in parts[1:])
-    return node in _MAPPINGS and bool(parts) and parts[0] != "inherit_mapping" and here
+    return node in _ROWS and bool(parts) and parts[0] != "inherit_mapping" and here
 
 
 def _meant(key: str, other: Any) -> str:

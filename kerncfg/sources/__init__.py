@@ -54,7 +54,7 @@ _lock = threading.RLock()
 
 def pin(references: Iterable[KernelRef], *, sources: Mapping[str, str] = SOURCES) -> Lock:
     """Ask each reference's source once what is there; what cannot be pinned becomes a pin with its reason."""
-    asked = [ref for ref in dict.fromkeys(references) if ref.scheme != "original"]
+    asked = [ref for ref in dict.fromkeys(references) if not ref.framework]
     return Lock(pins={ref: _pin(ref, sources) for ref in asked})
 
 
