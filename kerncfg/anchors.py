@@ -29,6 +29,7 @@ _ON_THE_COMMAND_LINE: Mapping[str, tuple[str, ...]] = {
         "… is a text on the command line and … in a file, expected …",
         "… is one character on the command line, in a file it would be two",
         "in a file the comma in … would end the text",
+        "in a file a ':' with no blank after it is a part of the key",
     ),
     "not-closed": ("the … is not closed", "cannot read …"),
     "several-values": ("has several values, and this is one run",),
@@ -50,7 +51,7 @@ _ON_THE_COMMAND_LINE: Mapping[str, tuple[str, ...]] = {
         "an override is a text, found a …",
         "a plan is a kerncfg.Plan, found a …",
     ),
-    "no-such-row": ("no row is named …",),
+    "no-such-row": ("no row is named …", "… rows are named …"),
     "cannot-be-written": ("… cannot be written: …",),
 }
 
@@ -90,14 +91,24 @@ _IN_FILES: Mapping[str, tuple[str, ...]] = {
 }
 
 _VALUES: Mapping[str, tuple[str, ...]] = {
-    "only-layers": ("…: only layers are replaced, not functions", "….match.function: … replaces layers only"),
+    "only-layers": ("…: only layers are replaced, not functions", "…: this version of kerncfg replaces layers only"),
     "unknown-key": ("unknown key `…`",),
     "key-out-of-place": ("the key '…' cannot stand here, expected …",),
     "missing-key": ("`…` is missing",),
     "instantiation": ("`_target_` is refused: kerncfg never builds objects from a configuration",),
     "missing-value": ("`???` stands where a value is due",),
     "one-of-two": ("found both …, expected one of them", "… is said twice in one row", "… is said twice"),
-    "beside-no-kernel": ("… stands beside no kernel", "… stands beside 'inherited', which takes no conditions"),
+    "members-of-a-fusion": (
+        "… ends in any number of modules, expected the name of one",
+        "… and … have different parents, expected one",
+        "… is said twice in one fusion",
+    ),
+    "beside-no-kernel": (
+        "… stands beside no kernel",
+        "… stands beside 'inherited', which takes no conditions",
+        "names no kernel",
+    ),
+    "nothing-inherited": ("'inherited' stands where nothing is inherited: … has no default rows",),
     "typed-by-yaml": ("… is a number…, expected …", "… is a boolean…, expected …", "… is no int", "… is no float"),
 }
 
@@ -118,6 +129,7 @@ _REFERENCES: Mapping[str, tuple[str, ...]] = {
         "… is no module name",
         "there is no such home folder",
     ),
+    "attention-elsewhere": ("this is an attention, which has rows of its own",),
     "version-and-revision": ("more than one of '@', version and revision", "only a Hub kernel has versions"),
     "version-range": ("… is no version range", "… is no branch, tag, commit or range"),
 }
@@ -145,6 +157,11 @@ _REASONS: Mapping[str, tuple[str, ...]] = {
         "needs macOS … or newer, the target has …",
         "needs torch … or newer, the target has …",
         "needs … …, the target's version is not known",
+    ),
+    "compiled-attention": (
+        "the compiled package … is for cuda, the target is …",
+        "needs the compiled package …, the target has none",
+        "… is beta upstream",
     ),
     "condition-on-the-target": ("needs … …, the target has …",),
     "no-build-there": ("no build in …: looked for …", "no folder …", "… is a file; name its folder, …"),

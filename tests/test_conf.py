@@ -175,5 +175,5 @@ def test_runs_go_below_outputs_and_jobs_of_a_sweep_are_numbered() -> None:
 
 def test_every_reference_in_a_preset_can_be_read() -> None:
     for file in FILES:
-        for text in re.findall(r"kernels-community/\S+|builtin:\w+", file.read_text(encoding="utf-8")):
+        for text in re.findall(r"kernels-community/[^\s,\]]+|builtin:\w+", file.read_text(encoding="utf-8")):
             assert text.startswith("kernels-community") is (KernelRef.parse(text).scheme == "hub")

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from kerncfg.compiler.overrides import combinations, pieces, rewrite, sweeping
+from kerncfg.compiler.brackets import pieces
+from kerncfg.compiler.overrides import combinations, rewrite, sweeping
 from kerncfg.errors import ConfigError
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -6,15 +6,18 @@ import functools
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kerncfg.compiler.reading import Place, read
 from kerncfg.compiler.rows import Modes, Reader, Said, laid
 from kerncfg.compiler.tree import Origins
 from kerncfg.documents.config import ANY, Candidate, Conditions, KernelRef, parse_range
 from kerncfg.documents.reference import ATTENTION
-from kerncfg.documents.rows import Cells
 from kerncfg.documents.target import Mode
 from kerncfg.locations import conf
+
+if TYPE_CHECKING:
+    from kerncfg.documents.rows import Cells
 
 __all__ = ["expanded"]
 
@@ -54,7 +57,8 @@ def _candidates(candidates: tuple[Candidate, ...], device: str) -> tuple[Candida
             if entry.ref != _SDPA or candidate is candidates[-1]:
                 meant = replace(entry, conditions=_both(candidate.conditions, entry.conditions))
                 meant = replace(meant, trust_remote_code=candidate.trust_remote_code, origin=candidate.origin)
-                found.append(replace(written.get(meant, meant), note=None if entry.ref == _SDPA else _NOTES.get(name)))
+                note = None if entry.ref == _SDPA else _NOTES.get(str(name))
+                found.append(replace(written.get(meant, meant), note=note))
         if not name:
             found.append(candidate)
     return tuple(dict.fromkeys(found))

@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kerncfg.compiler.attention import expanded
 from kerncfg.compiler.rows import Reader, Said, laid
-from kerncfg.compiler.tree import Origins
 from kerncfg.documents.config import AttentionRow, Config, Fusion, Policy, Row, Trust
 from kerncfg.errors import ConfigError
+
+if TYPE_CHECKING:
+    from kerncfg.compiler.tree import Origins
 
 __all__ = ["normalise"]
 

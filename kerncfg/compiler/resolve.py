@@ -20,7 +20,8 @@ __all__ = ["resolve"]
 
 Offered = list[tuple[Mode, Candidate]]
 
-_MEND = "mend what is refused, or let the original run there: {}"
+_MEND = "mend what is refused, or keep the original there: {}"
+_FEW = 3  # rows whose line the hint writes out
 _UNPINNED = re.compile(r"([^@:\s]+)(?:@[^\s:]+)?(:\w+)?: policy\.require_pin needs .*")
 _PINNED = r"write \1@COMMIT\2 with the 40 digits of the commit, or policy.require_pin=false"
 _KINDS: Mapping[str, type[Step]] = {"kernels": Bind, "fusions": Fuse, "attention": Attend}
@@ -214,11 +215,12 @@ def _asked(candidate: Candidate) -> dict[str, str]:
 
 
 def _unresolved(failures: dict[str, list[str]], config: Config, request: Request) -> ResolutionError:
-    lines = []
     told = (_UNPINNED.fullmatch(reason) for reasons in failures.values() for reason in reasons)
     rows = {row.title: row for row in config.every()}
-    mend = _MEND.format(" ".join(f"{rows[name].key}.fallback=original" for name in failures))
+    lines = [f"{rows[name].key}.fallback=original" for name in failures]
+    mend = _MEND.format(" ".join([*lines[:_FEW], *(["…"] if len(lines) > _FEW else [])]))
     cures = {unpinned.expand(_PINNED) if unpinned else mend for unpinned in told}
+    lines = []
     for name, reasons in failures.items():
         origin = rows[name].origin
         where = f"{origin}: " if origin else ""

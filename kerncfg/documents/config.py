@@ -40,6 +40,7 @@ __all__ = [
     "parse_range",
 ]
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trust:
     """Whose code the person running kerncfg allows.

@@ -4,12 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from kerncfg.documents.reference import KernelRef
 from kerncfg.documents.target import Mode
 
-__all__ = ["ANY", "AttentionRow", "Candidate", "Cells", "Conditions", "Fusion", "Match", "Member", "Origin", "Row", "row_dict"]
+if TYPE_CHECKING:
+    from kerncfg.documents.reference import KernelRef
+
+__all__ = [
+    "ANY",
+    "AttentionRow",
+    "Candidate",
+    "Cells",
+    "Conditions",
+    "Fusion",
+    "Match",
+    "Member",
+    "Origin",
+    "Row",
+    "row_dict",
+]
 
 ANY = "any"  # the device key that stands for every device without a key of its own
 

@@ -138,6 +138,6 @@ def _lines(step: Step) -> Iterator[Line]:
             refused.setdefault(said, []).append(mode)
     for index, ((tone, runs, why, origin), found_modes) in enumerate([*choices.items(), *refused.items()]):
         where = modes(found_modes)
-        taken = f"; {found}" if not index and (found := parts(step)) else ""
+        taken = f"; {words}" if not index and (words := parts(step)) else ""
         why = why.replace(_MODES, where) + taken
         yield Line(name=step.title, runs=runs, modes=where, why=why, origin=origin, tone=tone, first=not index)
