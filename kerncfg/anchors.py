@@ -91,6 +91,11 @@ _IN_FILES: Mapping[str, tuple[str, ...]] = {
 }
 
 _VALUES: Mapping[str, tuple[str, ...]] = {
+    "members-of-a-fusion": (
+        "… ends in any number of modules, expected the name of one",
+        "… and … have different parents, expected one",
+        "… is said twice in one fusion",
+    ),
     "only-layers": ("…: only layers are replaced, not functions", "…: this version of kerncfg replaces layers only"),
     "unknown-key": ("unknown key `…`",),
     "key-out-of-place": ("the key '…' cannot stand here, expected …",),
@@ -98,15 +103,10 @@ _VALUES: Mapping[str, tuple[str, ...]] = {
     "instantiation": ("`_target_` is refused: kerncfg never builds objects from a configuration",),
     "missing-value": ("`???` stands where a value is due",),
     "one-of-two": ("found both …, expected one of them", "… is said twice in one row", "… is said twice"),
-    "members-of-a-fusion": (
-        "… ends in any number of modules, expected the name of one",
-        "… and … have different parents, expected one",
-        "… is said twice in one fusion",
-    ),
     "beside-no-kernel": (
         "… stands beside no kernel",
         "… stands beside 'inherited', which takes no conditions",
-        "names no kernel",
+        "no kernel is named",
     ),
     "nothing-inherited": ("'inherited' stands where nothing is inherited: … has no default rows",),
     "typed-by-yaml": ("… is a number…, expected …", "… is a boolean…, expected …", "… is no int", "… is no float"),

@@ -91,11 +91,15 @@ def test_a_plan_as_data_has_the_keys_that_others_rely_on() -> None:
             {
                 "name": "SiLU",
                 "kind": "keep",
+                "node": "kernels",
                 "own": False,
                 "reason": "off, as inherited",
                 "fallback": "original",
                 "match": None,
                 "exclude": [],
+                "members": [],
+                "path": None,
+                "mask": None,
                 "modes": {
                     "inference": {
                         "choices": [
@@ -106,6 +110,7 @@ def test_a_plan_as_data_has_the_keys_that_others_rely_on() -> None:
                                 "digest": None,
                                 "conditions": {"dtype": ["bfloat16"]},
                                 "needs": {},
+                                "asked": {},
                                 "origin": "my.yaml:3",
                                 "reason": "chosen for cuda",
                             }

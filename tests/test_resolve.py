@@ -315,7 +315,7 @@ def test_a_row_that_may_not_fall_back_needs_a_kernel(said: Any, reason: str) -> 
         plan({"N": {**said, "fallback": "error"}})
     assert caught.value.reasons == {"N": [reason]}
     assert caught.value.message == f"kernels.N: no kernel for cuda: {reason}"
-    assert caught.value.hint == "mend the rows, or let them fall back with `fallback: original`"
+    assert caught.value.hint == "mend what is refused, or keep the original there: kernels.N.fallback=original"
 
 
 def test_every_row_without_a_kernel_is_in_one_error() -> None:

@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kerncfg.compiler.attention import expanded
-from kerncfg.compiler.rows import Reader, Said, laid
+from kerncfg.compiler.flash import expanded
+from kerncfg.compiler.saying import Reader, Said, laid
 from kerncfg.documents.config import AttentionRow, Config, Fusion, Policy, Row, Trust
 from kerncfg.errors import ConfigError
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from kerncfg.documents.reference import INHERITED, ORIGINAL, KernelRef, absolute, is_folder, parse_range
-from kerncfg.documents.rows import (
+from kerncfg.documents.row import (
     ANY,
     AttentionRow,
     Candidate,

@@ -122,7 +122,7 @@ class Reader:
         said.path = value.get("path")
         said.mask = value.get("mask") or "auto"
         if not said.cells and path[0] not in _INHERITING:
-            self.fault(path, "names no kernel", f"write {spell(path)}.kernel=KERNEL, or {spell(path)}=null for off")
+            self.fault(path, "no kernel is named", f"write {spell(path)}.kernel=KERNEL, or {spell(path)}=null for off")
 
     def members(self, value: list[Any], path: KeyPath) -> tuple[Member, ...]:
         """Read the members of a fusion, which stand beside each other."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kerncfg.compiler.reading import Place, read
-from kerncfg.compiler.rows import Modes, Reader, Said, laid
+from kerncfg.compiler.saying import Modes, Reader, Said, laid
 from kerncfg.compiler.tree import Origins
 from kerncfg.documents.config import ANY, Candidate, Conditions, KernelRef, parse_range
 from kerncfg.documents.reference import ATTENTION
@@ -17,7 +17,7 @@ from kerncfg.documents.target import Mode
 from kerncfg.locations import conf
 
 if TYPE_CHECKING:
-    from kerncfg.documents.rows import Cells
+    from kerncfg.documents.row import Cells
 
 __all__ = ["expanded"]
 
