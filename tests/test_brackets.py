@@ -25,7 +25,18 @@ def test_a_colon_behind_a_key_gets_its_blank(text: str, apart: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["a/b:C", "{cuda:{kernel: a/b:C}}", "{cuda:[a/b:C]}", "{a:}", "{a: ,b}", "[a/b:C]", "[]", "{}", "'{kernel:a}'", "{a"],
+    [
+        "a/b:C",
+        "{cuda:{kernel: a/b:C}}",
+        "{cuda:[a/b:C]}",
+        "{a:}",
+        "{a: ,b}",
+        "[a/b:C]",
+        "[]",
+        "{}",
+        "'{kernel:a}'",
+        "{a",
+    ],
 )
 def test_what_a_file_reads_alike_stays_as_it_is(text: str) -> None:
     assert spaced(text) == text

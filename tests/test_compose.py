@@ -400,3 +400,28 @@ def test_a_config_that_code_stored_counts_as_a_file_without_lines(mine: Path) ->
         del store.repo["kernels"]["stored_by_a_test.yaml"]
     assert document["kernels"] == {"X": "a/b:C"}
     assert origin(origins, "kernels", "X") == "structured:///kernels/stored_by_a_test"
+
+
+@pytest.mark.parametrize("value", ["a/b:C", "[a/b:C,d/e:F]"])
+@pytest.mark.parametrize(("key", "said"), [("fallback", "error"), ("exclude", ["a.*"]), ("match", {"class": "*N"})])
+def test_a_key_of_the_row_keeps_what_the_row_runs(value: str, key: str, said: Any) -> None:
+    words = {"fallback": "error", "exclude": "[a.*]", "match": "{class: '*N'}"}
+    document, origins = compose([f"kernels.X={value}", f"kernels.X.{key}={words[key]}"])
+    run = value if value[0] != "[" else ["a/b:C", "d/e:F"]
+    assert document["kernels"]["X"] == {"any": run, key: said}
+    assert origins.lost == ()
+
+
+def test_a_mask_keeps_the_attention_and_a_mode_takes_its_place() -> None:
+    document, _ = compose(["attention.a=sdpa", "attention.a.mask=eager", "attention.a.path=x.**"])
+    assert document["attention"] == {"a": {"any": "sdpa", "mask": "eager", "path": "x.**"}}
+    document, origins = compose(["kernels.X.cuda=a/b:C", "kernels.X.cuda.fallback=error"])
+    assert document["kernels"]["X"]["cuda"] == {"fallback": "error"}  # no key of a device: the schema says so
+    assert len(origins.lost) == 1
+
+
+def test_rows_of_fusions_and_attention_are_taken_out_for_good(mine: Path) -> None:
+    write(mine, "fusions/mine", "f: {members: [[N, a.n]], kernel: a/b:C}\ng: null\n")
+    document, _ = compose(["fusions=mine", "~fusions.f", "attention=sdpa", "~attention.default"], config_dir=mine)
+    assert (document["fusions"], document["attention"]) == ({"g": None}, {})
+    assert refused("~attention.b").message == "there is no attention.b to take out"
