@@ -21,6 +21,8 @@ DOCS = Path(__file__).parent
 GROUPS = {
     "config": "The composed document: what `kerncfg show` prints, and what `config=` takes in Python.",
     "kernels": "Files in `kernels/`. The node `kernels` is your mapping, `inherited` the one that it builds on.",
+    "fusions": "Files in `fusions/`.",
+    "attention": "Files in `attention/`.",
     "trust": "Files in `trust/`.",
     "policy": "Files in `policy/`.",
     "target": "Files in `target/`.",

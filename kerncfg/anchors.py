@@ -29,13 +29,14 @@ _ON_THE_COMMAND_LINE: Mapping[str, tuple[str, ...]] = {
         "… is a text on the command line and … in a file, expected …",
         "… is one character on the command line, in a file it would be two",
         "in a file the comma in … would end the text",
+        "in a file a ':' with no blank after it is a part of the key",
     ),
     "not-closed": ("the … is not closed", "cannot read …"),
     "several-values": ("has several values, and this is one run",),
     "nothing-to-take-out": ("there is no … to take out",),
     "nobody-to-trust": ("… is nobody to trust", "trust is a list of names"),
     "item-of-a-list": ("… is a list of …", "… has no item …, expected …"),
-    "no-such-option": ("there is no … …; looked in …",),
+    "no-such-option": ("no option … in the group …; looked in …", "no config …; looked in …"),
     "no-such-group": ("… is no group", "the config's defaults list has no such entry"),
     "config-folder": ("the config folder … is …",),
     "search-path": ("hydra.searchpath cannot be used: …", "must be a list of addresses", "there is no folder …"),
@@ -50,7 +51,7 @@ _ON_THE_COMMAND_LINE: Mapping[str, tuple[str, ...]] = {
         "an override is a text, found a …",
         "a plan is a kerncfg.Plan, found a …",
     ),
-    "no-such-row": ("no row is named …",),
+    "no-such-row": ("no row is named …", "… rows are named …"),
     "cannot-be-written": ("… cannot be written: …",),
 }
 
@@ -90,14 +91,24 @@ _IN_FILES: Mapping[str, tuple[str, ...]] = {
 }
 
 _VALUES: Mapping[str, tuple[str, ...]] = {
-    "only-layers": ("…: only layers are replaced, not functions", "….match.function: … replaces layers only"),
+    "members-of-a-fusion": (
+        "… ends in any number of modules, expected the name of one",
+        "… and … have different parents, expected one",
+        "… is said twice in one fusion",
+    ),
+    "only-layers": ("…: only layers are replaced, not functions", "…: this version of kerncfg replaces layers only"),
     "unknown-key": ("unknown key `…`",),
     "key-out-of-place": ("the key '…' cannot stand here, expected …",),
     "missing-key": ("`…` is missing",),
     "instantiation": ("`_target_` is refused: kerncfg never builds objects from a configuration",),
     "missing-value": ("`???` stands where a value is due",),
     "one-of-two": ("found both …, expected one of them", "… is said twice in one row", "… is said twice"),
-    "beside-no-kernel": ("… stands beside no kernel", "… stands beside 'inherited', which takes no conditions"),
+    "beside-no-kernel": (
+        "… stands beside no kernel",
+        "… stands beside 'inherited', which takes no conditions",
+        "no kernel is named",
+    ),
+    "nothing-inherited": ("'inherited' stands where nothing is inherited: … has no default rows",),
     "typed-by-yaml": ("… is a number…, expected …", "… is a boolean…, expected …", "… is no int", "… is no float"),
 }
 
@@ -118,6 +129,7 @@ _REFERENCES: Mapping[str, tuple[str, ...]] = {
         "… is no module name",
         "there is no such home folder",
     ),
+    "attention-elsewhere": ("this is an attention, which has rows of its own",),
     "version-and-revision": ("more than one of '@', version and revision", "only a Hub kernel has versions"),
     "version-range": ("… is no version range", "… is no branch, tag, commit or range"),
 }
@@ -153,6 +165,11 @@ _REASONS: Mapping[str, tuple[str, ...]] = {
         "metadata.json: … is …, expected …",
         "metadata.json is …, expected …",
         "metadata.json is no JSON, as was expected: …",
+    ),
+    "compiled-attention": (
+        "the compiled package … is for cuda, the target is …",
+        "needs the compiled package …, the target has none",
+        "… is beta upstream",
     ),
     "condition-on-the-target": ("needs … …, the target has …",),
     "no-build-there": ("no build in …: looked for …", "no folder …", "… is a file; name its folder, …"),

@@ -136,7 +136,7 @@ def plan_document(
         hub=hub_is_on(os.environ),
         locked=known is not None,
     )
-    rows = config.rows.values() if config.enabled else ()
+    rows = config.every() if config.enabled else ()
     offered = [candidate for row in rows for cell in row.at(target.device).values() for candidate in cell]
     flagged = {candidate.ref for candidate in offered if candidate.trust_remote_code}
     asked = flagged | {candidate.ref for candidate in offered if trusted(candidate.ref, named) is None}

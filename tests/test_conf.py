@@ -175,5 +175,25 @@ def test_runs_go_below_outputs_and_jobs_of_a_sweep_are_numbered() -> None:
 
 def test_every_reference_in_a_preset_can_be_read() -> None:
     for file in FILES:
-        for text in re.findall(r"kernels-community/\S+|builtin:\w+", file.read_text(encoding="utf-8")):
+        for text in re.findall(r"kernels-community/[^\s,\]]+|builtin:\w+", file.read_text(encoding="utf-8")):
             assert text.startswith("kernels-community") is (KernelRef.parse(text).scheme == "hub")
+
+
+@pytest.mark.parametrize("name", ["sdpa", "eager", "flash_attention_2", "flash_attention_3", "flash_attention_4"])
+def test_an_option_of_attention_is_the_row_of_its_name(name: str) -> None:
+    found = config(f"attention={name}").attention
+    assert found == config(f"attention.default={name}").attention
+    assert (found["default"].path, found["default"].mask) == (None, "auto")
+
+
+def test_without_a_choice_nothing_is_fused_and_attention_is_the_models_own() -> None:
+    found = config()
+    assert (found.fusions, found.attention) == ({}, {})
+    document, _ = compose([])
+    assert list(document)[:6] == ["enabled", "inherited", "kernels", "fusions", "attention", "trust"]
+
+
+def test_the_hub_kernels_of_attention_are_of_publishers_trusted_by_default() -> None:
+    for name in ("flash_attention_2", "flash_attention_3", "flash_attention_4"):
+        refs = {candidate.ref for candidate in config(f"attention={name}").attention["default"].candidates()}
+        assert {ref.location.partition("/")[0] for ref in refs if ref.scheme == "hub"} == {"kernels-community"}

@@ -212,7 +212,7 @@ BAD_OVERRIDES = {
     "model.batch=0": ("model.batch", "found 0, expected at least 1", "write model.batch=1"),
     "model.seed=1.5": ("model.seed", "found 1.5, expected a whole number", "write model.seed=0"),
     "model={factory: 'mine:make'}": ("model.factory", "expected python:package.module:function", "write python:"),
-    "model.config._target_=os.system": ("model.config._target_", "never builds objects", "write model={factory"),
+    "model.config._target_=os.system": ("model.config._target_", "never builds objects", 'write model="{factory'),
     "enabled=3": ("enabled", "found 3, expected true or false", "write enabled=false"),
     "kernels.X.revision=61e9540": (
         "kernels.X.revision",

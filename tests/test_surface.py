@@ -16,7 +16,7 @@ from kerncfg.documents import difference, explanation
 from kerncfg.documents import lock as locks
 from kerncfg.documents import plan as plans
 from kerncfg.documents.config import ANY
-from kerncfg.documents.plan import Bind, Keep
+from kerncfg.documents.plan import Attend, Bind, Fuse, Keep
 from kerncfg.documents.target import DEVICES, Mode
 from kerncfg.evidence import rows
 
@@ -92,7 +92,7 @@ def _enums(node: Any) -> Iterator[set[Any]]:
 @pytest.mark.parametrize("name", names())
 def test_the_closed_sets_of_a_schema_are_those_of_the_code(name: str) -> None:
     for words in _enums(schema(name)):
-        for known in ({*Mode}, {*STATUSES}, {Bind.kind, Keep.kind}):
+        for known in ({*Mode}, {*STATUSES}, {Bind.kind, Fuse.kind, Attend.kind, Keep.kind}):
             assert not words & known or words == known
         if "cuda" in words:
             assert words - {"auto", *ALIASES} == {*DEVICES}

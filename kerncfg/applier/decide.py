@@ -343,7 +343,8 @@ def _module_fault(option: _Option, site: Site, step: Step) -> str | None:
         return conditions_fault(site.module, option.choice.conditions)
     except MissingAttribute as missing:
         lacks = f"when.{missing} asks for what the module has not"
-        if (option.choice.origin or "").startswith("preset:"):
+        asked = option.choice.asked.get(str(missing), option.choice.origin)
+        if (asked or "").startswith("preset:"):
             return lacks
         where = f"{site.path or 'the model itself'} ({site.layer.cls.__qualname__})"
         raise ApplyError(

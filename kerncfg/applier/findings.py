@@ -47,14 +47,17 @@ def check(
     outcomes = {(claim[0].name, outcome) for claim, outcome in zip(claims, decided, strict=True) if claim and outcome}
     taking = {name for name, _ in outcomes}
     swapping = {name for name, outcome in outcomes if outcome.swaps}
-    missing = {step.name: _missing(step, sites) for step in plan.steps if step.own and step.name not in taking}
+    layers = [step for step in plan.steps if step.node == "kernels"]
+    missing = {step.name: _missing(step, sites) for step in layers if step.own and step.name not in taking}
     wanted = [step for step in plan.steps if step.own and _names_kernels(step)]
     idle = {
-        row(step): missing.get(step.name) or _reason(step, outcomes) for step in wanted if step.name not in swapping
+        row(step): (missing.get(step.name) or _reason(step, outcomes)) if step in layers else step.reason
+        for step in wanted
+        if step.name not in swapping or step not in layers
     }
     if idle and (plan.strict or not swapping):
         _refuse(plan, idle)
-    notes = [f"{row(step)}: {missing[step.name]}" for step in plan.steps if step.name in missing]
+    notes = [f"{row(step)}: {missing[step.name]}" for step in layers if step.name in missing]
     notes += [f"{name}: {hint}" for name, hint in hints.items()]
     absent = tuple(step.name for step in plan.steps if not step.own and step.name not in taking)
     if absent:

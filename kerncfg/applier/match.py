@@ -26,7 +26,7 @@ Claim = tuple[Step, str | None]
 
 def row(step: Step) -> str:
     """Return how the user says a step: the key of its row."""
-    return f"{'kernels' if step.own else 'inherited'}.{step.name}"
+    return step.key
 
 
 def origin(step: Step) -> str | None:
@@ -49,11 +49,14 @@ def claims(sites: Sites, steps: Sequence[Step]) -> list[Claim | None]:
 
     Raises:
         ConflictError: Two rows take one module by `match`.
-        ApplyError: A row matches functions, which this version does not replace.
+        ApplyError: A row is for functions, fusion or attention, which this version does not replace.
     """
     for step in steps:
+        if step.kind in ("fuse", "attend"):
+            raise ApplyError(f"{row(step)}: this version of kerncfg replaces layers only", hint=f"write ~{row(step)}")
         if step.match is not None and step.match.function is not None:
             raise ApplyError(f"{row(step)}.match.function: this version of kerncfg replaces layers only")
+    steps = [step for step in steps if step.node == "kernels"]
     rows = {layer: _Rows.of(layer, steps) for layer in set(sites.layers) if layer is not None}
     found: list[Claim | None] = [None if layer is None else rows[layer].all for layer in sites.layers]
     if any(of.varies for of in rows.values()):

@@ -92,7 +92,7 @@ def pin(
         return None if locked and ref.scheme == "hub" else _pin(ref, question, sources, made)
 
     pins: dict[KernelRef, Pin | None] = {}
-    asked = [ref.everything for ref in references if ref.scheme != "original"]
+    asked = [ref.everything for ref in references if not ref.framework]
     while new := [ref for ref in dict.fromkeys(asked) if ref not in pins]:
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="kerncfg-pin") as pool:
             pins |= zip(new, pool.map(one, new), strict=True)
