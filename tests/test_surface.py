@@ -29,6 +29,7 @@ OPTIONS = {
     "diff": ["--json"],
     "doctor": ["--json"],
     "explain": ["--config-dir", "--json", "--trust"],
+    "import": ["--json"],
     "plan": ["--all", "--config-dir", "--json", "--output", "--trust"],
     "run": ["--config-dir", "--json", "--multirun", "--trust"],
     "schema": ["--json"],
@@ -54,13 +55,18 @@ def test_the_public_names() -> None:
         "Report",
         "ResolutionError",
         "SourceError",
+        "Translation",
         "TrustError",
         "apply",
+        "from_kernel_config",
+        "from_liger",
         "kernel_layer",
         "kernelize",
         "load_plan",
         "plan",
         "revert",
+        "to_kernel_config",
+        "translate",
     ]
 
 
