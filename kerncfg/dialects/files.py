@@ -71,7 +71,9 @@ def _read(file: str) -> Translation | list[Move]:
     except json.JSONDecodeError as error:
         raise ConfigError([Issue(message=f"not JSON: {error.msg}", file=str(path), line=error.lineno)]) from error
     except ConfigError as error:
-        raise ConfigError([issue if issue.file else replace(issue, file=str(path)) for issue in error.issues]) from error
+        raise ConfigError(
+            [issue if issue.file else replace(issue, file=str(path)) for issue in error.issues]
+        ) from error
     return _arguments(path)
 
 

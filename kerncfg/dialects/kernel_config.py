@@ -217,10 +217,14 @@ def _without_fallback(cells: dict[str, Any]) -> Any:
     if _FALLBACK not in cells:
         return cells
     last = cells.pop(_FALLBACK)
-    return {
-        mode.value: cells.get(next((one.value for one in MODE_PREFERENCE[mode] if one.value in cells), ""), last)
-        for mode in Mode
-    } if cells else last
+    return (
+        {
+            mode.value: cells.get(next((one.value for one in MODE_PREFERENCE[mode] if one.value in cells), ""), last)
+            for mode in Mode
+        }
+        if cells
+        else last
+    )
 
 
 def _each(cell: Any, change: Callable[[Any], Any]) -> Any:
@@ -237,9 +241,14 @@ def _both(first: Any, second: Any) -> Any:
     modal = [isinstance(cell, Mapping) and "kernel" not in cell for cell in (first, second)]
     if any(modal):
         every = [mode.value for mode in Mode]
-        one, other = (cell if is_map else dict.fromkeys(every, cell) for cell, is_map in zip((first, second), modal, strict=True))
-        return {mode: _both(one[mode], other[mode]) if mode in one and mode in other else {**one, **other}[mode]
-                for mode in every if mode in one or mode in other}
+        one, other = (
+            cell if is_map else dict.fromkeys(every, cell) for cell, is_map in zip((first, second), modal, strict=True)
+        )
+        return {
+            mode: _both(one[mode], other[mode]) if mode in one and mode in other else {**one, **other}[mode]
+            for mode in every
+            if mode in one or mode in other
+        }
     return [*(first if isinstance(first, list) else [first]), *(second if isinstance(second, list) else [second])]
 
 

@@ -55,7 +55,9 @@ def _not_one(path: Path, found: list[ast.Call], line: int | None) -> ConfigError
         return ConfigError([Issue(message=f"sets up no kernels{where}", file=str(path), hint=hint)])
     lines = ", ".join(str(call.lineno) for call in found)
     hint = f"say which: {path}:{found[0].lineno}"
-    return ConfigError([Issue(message=f"sets up kernels in {len(found)} places: lines {lines}", file=str(path), hint=hint)])
+    return ConfigError(
+        [Issue(message=f"sets up kernels in {len(found)} places: lines {lines}", file=str(path), hint=hint)]
+    )
 
 
 class _Reader:
