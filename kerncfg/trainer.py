@@ -6,20 +6,21 @@ import json
 import logging
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback
 
 from kerncfg.api import kernelize
-from kerncfg.documents.plan import Plan
-from kerncfg.errors import KerncfgWarning
+from kerncfg.errors import ConfigError, KerncfgWarning
 
 if TYPE_CHECKING:
     from torch import nn
     from transformers import TrainerControl, TrainerState, TrainingArguments
 
     from kerncfg.applier.apply import Bindings
+    from kerncfg.documents.plan import Plan
 
 __all__ = ["PLAN", "KernelsCallback"]
 
@@ -55,8 +56,8 @@ class KernelsCallback(TrainerCallback):
         self.plan = plan
         self.keep = keep
         self.bindings: Bindings | None = None
+        self._kernelize = partial(kernelize, config_dir=config_dir, config=config, trust=trust)
         self._overrides = overrides
-        self._said = {"config_dir": config_dir, "config": config, "trust": trust}
 
     def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any) -> None:
         """Apply while the trainer is made: its model is on its device, and not compiled yet."""
@@ -102,11 +103,14 @@ class KernelsCallback(TrainerCallback):
     def _apply(self, model: nn.Module, args: TrainingArguments) -> None:
         from kerncfg.applier.apply import apply
 
+        if args.use_liger_kernel:
+            hint = "take use_liger_kernel out; `kerncfg import` writes its flags as rows"
+            raise ConfigError("use_liger_kernel and KernelsCallback both swap the layers of one model", hint=hint)
         compiled = bool(args.torch_compile)
         if self.plan is not None:
             self.bindings = apply(self.plan, model, compile=compiled)
         else:
-            self.bindings = kernelize(model, *self._overrides, compile=compiled, **self._said)  # type: ignore[arg-type]
+            self.bindings = self._kernelize(model, *self._overrides, compile=compiled)
             self.plan = self.bindings.plan
 
     def _compare(self, checkpoint: Path) -> None:

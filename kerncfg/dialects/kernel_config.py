@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from kerncfg.compiler.schema import validate
@@ -82,8 +83,8 @@ class _Reader:
         for key, value in said.items():
             device, capability = _device(key)
             cell = self.modes((*path, device), value)
-            for condition in [{"capability": capability}] if capability else []:
-                cell = _each(cell, lambda found, more=condition: self.conditioned(path, found, more))
+            if capability:
+                cell = _each(cell, partial(_conditioned, capability))
             cells[device] = _both(cells[device], cell) if device in cells else cell
         return cells
 
@@ -153,10 +154,6 @@ class _Reader:
                 self.fault(path, issue.message, issue.hint)
         return written
 
-    def conditioned(self, path: KeyPath, found: Any, more: Mapping[str, Any]) -> Any:
-        """Add conditions to one candidate."""
-        return {"kernel": found, **more} if not isinstance(found, Mapping) else {**found, **more}
-
     def fusions(self, said: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
         """Yield each group of members with what it runs, under a name made of their classes."""
         names: set[str] = set()
@@ -225,6 +222,11 @@ def _without_fallback(cells: dict[str, Any]) -> Any:
         if cells
         else last
     )
+
+
+def _conditioned(capability: str, found: Any) -> dict[str, Any]:
+    """Return a candidate for a range of capabilities."""
+    return {**(found if isinstance(found, Mapping) else {"kernel": found}), "capability": capability}
 
 
 def _each(cell: Any, change: Callable[[Any], Any]) -> Any:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kerncfg.compiler.normalise import normalise
 from kerncfg.compiler.tree import KeyPath, spell
 from kerncfg.documents.config import ANY, Candidate, KernelRef, Row
 from kerncfg.documents.plan import Plan
-from kerncfg.documents.step import Step
 from kerncfg.documents.target import Mode
 from kerncfg.errors import ConfigError, Issue
+
+if TYPE_CHECKING:
+    from kerncfg.documents.step import Step
 
 __all__ = ["to_kernel_config"]
 

@@ -87,12 +87,12 @@ def from_liger(
             raise ConfigError([Issue(message=f"{flag}={on!r} is no flag of Liger's", hint=hint)])
     unknown = {**_USUAL, "geglu": True}
     defaults = unknown if model_type is None else LIGER_DEFAULTS.get(model_type, _USUAL)
-    on = {flag: said.get(flag, default) for flag, default in defaults.items()}
-    kernels = dict(_rows(on, model_type or ""))
+    wanted = {flag: said.get(flag, default) for flag, default in defaults.items()}
+    kernels = dict(_rows(wanted, model_type or ""))
     document = {"kernels": {**kernels, "inherit_mapping": False}}
     found = Translation(document=document, origin=origin or Origin(kind="argument"))
     ignored = [flag for flag in said if flag not in defaults]
-    return found.remarked(*_remarks(on, model_type or ""), *(_ignored(flag, model_type) for flag in ignored))
+    return found.remarked(*_remarks(wanted, model_type or ""), *(_ignored(flag, model_type) for flag in ignored))
 
 
 def _rows(on: Mapping[str, bool], model: str) -> Iterator[tuple[str, Any]]:

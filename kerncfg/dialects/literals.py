@@ -147,23 +147,18 @@ class Source:
                         yield node, node.value
         for node in ast.walk(self.tree):
             stored = isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store | ast.Del)
-            if stored and id(node) not in plain:
-                yield node, None
-            elif isinstance(node, ast.arg) and node.arg == name:
-                yield node, None
-            elif isinstance(node, ast.alias) and (node.asname or node.name).partition(".")[0] == name:
+            given = isinstance(node, ast.arg) and node.arg == name
+            imported = isinstance(node, ast.alias) and (node.asname or node.name).partition(".")[0] == name
+            if (stored and id(node) not in plain) or given or imported:
                 yield node, None
 
     def _changed(self, name: str) -> int | None:
         for node in ast.walk(self.tree):
-            if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
+            stored = isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del)
+            if isinstance(node, ast.Subscript | ast.Attribute) and (stored or getattr(node, "attr", "") in _CHANGES):
                 inner = node.value
-            elif isinstance(node, ast.Attribute) and node.attr in _CHANGES:
-                inner = node.value
-            else:
-                continue
-            if isinstance(inner, ast.Name) and inner.id == name:
-                return node.lineno
+                if isinstance(inner, ast.Name) and inner.id == name:
+                    return node.lineno
         return None
 
 

@@ -125,15 +125,13 @@ class _Reader:
         names = ("kernel_mapping", "use_local_kernel", "inherit_mapping")
         if name_of(call.func) in _MAPPINGS:
             names = ("mapping", "inherit_mapping", "")
-        words = {**dict(zip(names, call.args, strict=False)), **{word.arg: word.value for word in call.keywords}}
-        flags = {
-            name: bool(said)
-            for name in ("use_local_kernel", "inherit_mapping")
-            if (said := self.literal(words.get(name), name)) is not None
-        }
+        words: dict[str | None, ast.expr] = dict(zip(names, call.args, strict=False))
+        words |= {word.arg: word.value for word in call.keywords}
+        inherit = self.literal(words.get("inherit_mapping"), "inherit_mapping")
+        local = self.literal(words.get("use_local_kernel"), "use_local_kernel")
         mapping = self.mapping(words.get(names[0]), names[0])
         try:
-            return from_kernel_config(mapping, **flags)
+            return from_kernel_config(mapping, inherit_mapping=inherit is not False, use_local_kernel=bool(local))
         except ConfigError as error:
             placed = [replace(issue, file=self.file, line=call.lineno) for issue in error.issues]
             raise ConfigError(placed) from error

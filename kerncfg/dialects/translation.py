@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kerncfg.compiler.tree import Origins, grow
 from kerncfg.compiler.writing import document_lines
-from kerncfg.documents.config import Origin
-from kerncfg.errors import Issue
 from kerncfg.locations import schemas
+
+if TYPE_CHECKING:
+    from kerncfg.documents.config import Origin
+    from kerncfg.errors import Issue
 
 __all__ = ["Translation"]
 
