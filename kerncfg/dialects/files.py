@@ -104,7 +104,7 @@ def _joined(first: Translation, second: Translation) -> Translation:
         if isinstance(below, Mapping) and isinstance(said, Mapping):
             twice = sorted(key for key in below.keys() & said.keys() if below[key] != said[key])
             if twice:
-                message = f"{first.origin} and {second.origin} both say {node}.{twice[0]}"
+                message = f"{node}.{twice[0]} is said in both {first.origin} and {second.origin}"
                 raise ConfigError(message, hint="import one of them, and write the other's rows beside it")
             document[node] = {**below, **said}
         else:

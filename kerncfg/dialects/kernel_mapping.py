@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 __all__ = ["to_kernel_config"]
 
 _DEVICES = ("cuda", "rocm", "xpu", "npu", "neuron", "tpu", "mps")  # those that a KernelConfig may name
-_CANNOT = "a KernelConfig cannot say it"
 _UNSAID = object()  # what stands for a kernel that cannot be said; `None` stands for off
 _BARE: Mapping[str, Any] = {
     "enabled": True,
@@ -50,7 +49,7 @@ def to_kernel_config(source: Mapping[str, Any] | Plan) -> dict[str, Any]:
         mapping = dict(writer.rows(kernels, inherit)) | dict(writer.fusions(source.get("fusions") or {}))
     if writer.folders and writer.repositories:
         hint = "make one KernelConfig of the folders and one of the repositories"
-        writer.fault(("kernels",), "folders and repositories in one mapping", hint)
+        writer.unsaid(("kernels",), "folders and repositories in one mapping", hint)
     if writer.issues:
         raise ConfigError(writer.issues)
     return {"kernel_mapping": mapping, "use_local_kernel": writer.folders, "inherit_mapping": inherit}
@@ -67,11 +66,11 @@ class _Writer:
     def nodes(self, document: Mapping[str, Any]) -> None:
         """Note what a document says beside its rows."""
         if document.get("enabled") is False:
-            self.fault(("enabled",), "everything off", "pass use_kernels=False to from_pretrained, or leave it out")
+            self.unsaid(("enabled",), "everything off", "pass use_kernels=False to from_pretrained, or leave it out")
         for name, row in (document.get("attention") or {}).items():
             said = row.get("kernel") if isinstance(row, Mapping) else row
             hint = f"pass attn_implementation={said!r} to from_pretrained, and leave the row out"
-            self.fault(("attention", name), "an attention row", hint)
+            self.unsaid(("attention", name), "an attention row", hint)
 
     def rows(self, kernels: Mapping[str, Any], inherit: bool) -> Iterator[tuple[str, Any]]:
         """Yield each row of the mapping."""
@@ -80,7 +79,7 @@ class _Writer:
             if name in ("inherit_mapping", "defaults"):
                 continue
             for place in _inherited(said):
-                self.fault(("kernels", name, *place), "what would be inherited", "name the kernel")
+                self.unsaid(("kernels", name, *place), "what would be inherited", "name the kernel")
             if (row := config.rows.get(name)) is not None:
                 yield from self.row(("kernels", name), row, inherit, said)
 
@@ -89,18 +88,18 @@ class _Writer:
         name = row.name
         for key in ("match", "exclude", "fallback", "inherit_mapping"):
             if isinstance(said, Mapping) and key in said and said[key] not in ([], None):
-                self.fault((*path, key), key, "leave it out")
+                self.unsaid((*path, key), key, "leave it out")
         cells = {device: self.cell((*path, device), modes) for device, modes in row.cells.items()}
         off = [device for device, value in cells.items() if value is None]
         if off and inherit:
             hint = "say inherit_mapping: false, and leave the row out"
-            self.fault(path, "off, which leaves what is inherited", hint)
+            self.unsaid(path, "off, which leaves what is inherited", hint)
         kept = {device: value for device, value in cells.items() if value not in (None, _UNSAID)}
         for device in kept:
             if device != ANY and device not in _DEVICES:
-                self.fault((*path, device), f"the device {device}", f"there are {', '.join(_DEVICES)}")
+                self.unsaid((*path, device), f"the device {device}", f"there are {', '.join(_DEVICES)}")
         if ANY in kept and len(cells) > 1:
-            self.fault(path, "a kernel for every device beside one of a single device", "name each device")
+            self.unsaid(path, "a kernel for every device beside one of a single device", "name each device")
         elif kept:
             yield name, kept.get(ANY) if ANY in kept else kept
 
@@ -117,18 +116,18 @@ class _Writer:
         """Return what one device runs: it must be one kernel without conditions, the same in every mode."""
         found = list(dict.fromkeys(modes.values()))
         if len(found) != 1 or len(modes) < len(Mode):
-            return self.fault(path, "kernels for single modes", "name one kernel for all modes")
+            return self.unsaid(path, "kernels for single modes", "name one kernel for all modes")
         if len(found[0]) != 1:
-            return self.fault(path, "several candidates", "name one kernel")
+            return self.unsaid(path, "several candidates", "name one kernel")
         (candidate,) = found[0]
         for key in candidate.conditions.to_dict():
-            self.fault((*path, key), f"the condition {key}", "leave it out")
+            self.unsaid((*path, key), f"the condition {key}", "leave it out")
         text = self.kernel(path, candidate.ref)
         if not candidate.trust_remote_code or text in (None, _UNSAID):
             return text
         if isinstance(text, tuple):
             return (text[0], {**text[1], "trust_remote_code": True})
-        return self.fault(path, "trust_remote_code without a version", "say the version or the revision as well")
+        return self.unsaid(path, "trust_remote_code without a version", "say the version or the revision as well")
 
     def kernel(self, path: KeyPath, ref: KernelRef, commit: str | None = None) -> Any:
         """Return a reference as a `KernelConfig` writes it."""
@@ -138,10 +137,10 @@ class _Writer:
             self.folders = True
             return f"{ref.location}:{ref.name}"
         if ref.scheme != "hub":
-            return self.fault(path, f"{str(ref)!r}", "name a Hub kernel or a folder")
+            return self.unsaid(path, f"{str(ref)!r}", "name a Hub kernel or a folder")
         self.repositories = True
         if ref.version and not commit:
-            return self.fault(path, f"the range {ref.version!r}", "name one version, or convert the plan")
+            return self.unsaid(path, f"the range {ref.version!r}", "name one version, or convert the plan")
         text, revision = f"{ref.location}:{ref.name}", commit or ref.revision
         if revision is None:
             return text
@@ -154,30 +153,30 @@ class _Writer:
         for step in plan.steps:
             if step.kind != "bind":
                 if step.kind != "keep":
-                    self.fault((step.name,), f"a step of kind {step.kind}", "convert the document")
+                    self.unsaid((step.name,), f"a step of kind {step.kind}", "convert the document")
                 continue
             if device not in _DEVICES:
-                self.fault((step.name,), f"the device {device}", f"there are {', '.join(_DEVICES)}")
+                self.unsaid((step.name,), f"the device {device}", f"there are {', '.join(_DEVICES)}")
             elif (found := self.step(step)) is not _UNSAID:
                 yield step.name, {device: found}
 
     def step(self, step: Step) -> Any:
         """Return the one kernel of a step, at its commit."""
         if step.match or step.exclude:
-            return self.fault((step.name,), "match and exclude", "leave them out")
+            return self.unsaid((step.name,), "match and exclude", "leave them out")
         first = {mode: found.choices[:1] for mode, found in step.modes.items()}
         kernels = {choices[0].kernel if choices else None for choices in first.values()}
         if any(choices[0].conditions for choices in first.values() if choices):
-            return self.fault((step.name,), "conditions that a module answers", "leave them out")
+            return self.unsaid((step.name,), "conditions that a module answers", "leave them out")
         if len(kernels) != 1 or None in kernels:
-            return self.fault((step.name,), "kernels for single modes", "name one kernel for all modes")
+            return self.unsaid((step.name,), "kernels for single modes", "name one kernel for all modes")
         (kernel,) = kernels
         assert kernel is not None
         return self.kernel((step.name,), kernel.reference, kernel.commit)
 
-    def fault(self, path: KeyPath, what: str, hint: str) -> object:
+    def unsaid(self, path: KeyPath, what: str, hint: str) -> object:
         """Keep something that cannot be said, and return what stands for it."""
-        self.issues.append(Issue(message=f"{what}: {_CANNOT}", path=spell(path), hint=hint))
+        self.issues.append(Issue(message=f"{what}: a KernelConfig cannot say it", path=spell(path), hint=hint))
         return _UNSAID
 
 
