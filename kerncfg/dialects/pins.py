@@ -44,7 +44,7 @@ class Move:
         return replace(ref, revision=self.commit)
 
     def __str__(self) -> str:
-        return f"{self.repository} is {self.folder}" if self.folder else f"{self.repository} is at {self.commit}"
+        return f"{self.repository} in {self.folder}" if self.folder else f"{self.repository} at {self.commit}"
 
 
 def pins(data: Any) -> list[Move]:
@@ -104,7 +104,7 @@ def _idle(move: Move, document: Mapping[str, Any]) -> Issue:
         message = f"{move.repository} at {move.revision} has no equivalent: the rows name {', '.join(others)}"
         return Issue(message=message, hint=f"write {move.repository}@{move.commit}:Name to run the pinned commit")
     place = f"{move.folder}:Name" if move.folder else f"{move.repository}@{move.commit}:Name"
-    message = f"{move} has no equivalent: neither file names a layer that runs it"
+    message = f"{move} has no equivalent: nothing here names a layer that runs it"
     return Issue(message=message, hint=f"write kernels.NAME={place} for each layer")
 
 
