@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from kerncfg.cli import main
+from kerncfg.compiler.schema import validate as check
 
 
 @pytest.fixture(autouse=True)
@@ -37,6 +38,7 @@ def test_what_was_imported_is_an_experiment_of_ones_own(capsys: pytest.CaptureFi
 def test_data_holds_the_document_and_the_remarks(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["import", "train.py", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
+    check(found, "translation")
     assert found["document"] == {"kernels": {"RMSNorm": "builtin:RMSNorm"}}
     assert [remark["line"] for remark in found["remarks"]] == [1]
 

@@ -226,7 +226,7 @@ def test_a_mapping_is_a_map() -> None:
 
 @pytest.mark.parametrize("said", ["flex_attention", "paged|sdpa", {"text_config": "sdpa"}])
 def test_attention_without_an_equivalent_is_refused(said: Any) -> None:
-    with pytest.raises(ConfigError, match="attention: attn_implementation .* has no equivalent"):
+    with pytest.raises(ConfigError, match=r"attention: attn_implementation .* has no equivalent"):
         from_kernel_config(attn_implementation=said)
 
 

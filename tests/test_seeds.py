@@ -193,12 +193,17 @@ def written(example: Example) -> dict[str, Any]:
     return found
 
 
-def called(example: Example) -> dict[str, Any]:
-    """What `from_kernel_config` makes of transformers' own object."""
+def theirs() -> Any:
+    """transformers' own class."""
     from transformers import KernelConfig
 
+    return KernelConfig
+
+
+def called(example: Example) -> dict[str, Any]:
+    """What `from_kernel_config` makes of transformers' own object."""
     load = eval(f"dict({example.load})")
-    config = eval(example.python, {"KernelConfig": KernelConfig}) if example.python else None
+    config = eval(example.python, {"KernelConfig": theirs()}) if example.python else None
     document = kerncfg.from_kernel_config(config, attn_implementation=load.get("attn_implementation"))
     # The consent to run everybody's code is no part of data that is passed: it is given beside it.
     return {**document, "trust": {"allow_all_kernels": True}} if "allow_all_kernels" in load else document
@@ -242,10 +247,8 @@ def test_the_rows_are_valid(example: Example) -> None:
 
 @pytest.mark.parametrize("example", [example for example in EXAMPLES if example.python], ids=str)
 def test_the_object_is_as_it_was_and_may_be_read_again(example: Example) -> None:
-    from transformers import KernelConfig
-
     assert example.python is not None
-    config, other = (eval(example.python, {"KernelConfig": KernelConfig}) for _ in range(2))
+    config, other = (eval(example.python, {"KernelConfig": theirs()}) for _ in range(2))
     first = kerncfg.from_kernel_config(config)
     assert vars(config) == vars(other)
     assert kerncfg.from_kernel_config(config) == first
@@ -262,10 +265,8 @@ BACK = [
 
 @pytest.mark.parametrize("example", BACK, ids=str)
 def test_there_and_back_is_the_same_configuration(example: Example) -> None:
-    from transformers import KernelConfig
-
     document = called(example)
-    back = KernelConfig(**kerncfg.to_kernel_config(document))
+    back = theirs()(**kerncfg.to_kernel_config(document))
     assert meaning(kerncfg.from_kernel_config(back)) == meaning(document)
 
 
@@ -273,13 +274,12 @@ def test_there_and_back_is_the_same_configuration(example: Example) -> None:
 def test_what_goes_back_is_what_transformers_takes(example: Example) -> None:
     """Its own check of a mapping says nothing against it, once the names are registered."""
     import torch
-    from transformers import KernelConfig
 
     class Registered(torch.nn.Module):
         pass
 
     model = torch.nn.Module()
-    config = KernelConfig(**kerncfg.to_kernel_config(called(example)))
+    config = theirs()(**kerncfg.to_kernel_config(called(example)))
     for name in config.kernel_mapping:
         layer = Registered()
         layer.kernel_layer_name = name

@@ -141,9 +141,8 @@ def test_faults_of_a_mapping_stand_at_their_line(source: Any) -> None:
 LIGER = {
     # the examples of Liger's README and of transformers' TrainingArguments
     "apply_liger_kernel_to_llama()": {"RMSNorm", "GatedMLP"},
-    "apply_liger_kernel_to_llama(rope=True, swiglu=True, cross_entropy=True, fused_linear_cross_entropy=False, rms_norm=False)": {
-        "GatedMLP"
-    },
+    "apply_liger_kernel_to_llama(rope=True, swiglu=True, cross_entropy=True, "
+    "fused_linear_cross_entropy=False, rms_norm=False)": {"GatedMLP"},
     "_apply_liger_kernel_to_instance(model=model, rms_norm=True, swiglu=False, geglu=False)": {"RMSNorm"},
     "_apply_liger_kernel('gemma', rms_norm=True)": {"GatedMLP"},
     "TrainingArguments('out', use_liger_kernel=True)": {"RMSNorm", "GatedMLP"},
