@@ -14,6 +14,7 @@ from transformers import TrainerCallback
 
 from kerncfg.api import kernelize
 from kerncfg.errors import ConfigError, KerncfgWarning
+from kerncfg.machine import device_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -56,6 +57,8 @@ class KernelsCallback(TrainerCallback):
         self.plan = plan
         self.keep = keep
         self.bindings: Bindings | None = None
+        self._given = plan is not None
+        self._device: str | None = None
         self._kernelize = partial(kernelize, config_dir=config_dir, config=config, trust=trust)
         self._overrides = overrides
 
@@ -67,9 +70,9 @@ class KernelsCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any
     ) -> None:
-        """Apply to a model that came after the trainer was made, and compare with the checkpoint resumed from."""
+        """Apply to a model that came, or moved, after the trainer was made, and compare with what is resumed from."""
         model = others["model"]
-        if self.bindings is None or self.bindings.model is not model:
+        if self.bindings is None or self.bindings.model is not model or self._device != _device(model):
             self.revert()
             self._apply(model, args)
         assert self.bindings is not None
@@ -107,7 +110,8 @@ class KernelsCallback(TrainerCallback):
             hint = "take use_liger_kernel out; `kerncfg import` writes its flags as rows"
             raise ConfigError("use_liger_kernel and KernelsCallback both swap the layers of one model", hint=hint)
         compiled = bool(args.torch_compile)
-        if self.plan is not None:
+        self._device = _device(model)
+        if self.plan is not None and self._given:
             self.bindings = apply(self.plan, model, compile=compiled)
         else:
             self.bindings = self._kernelize(model, *self._overrides, compile=compiled)
@@ -123,6 +127,12 @@ class KernelsCallback(TrainerCallback):
         if digest != self.plan.digest:
             message = f"{checkpoint} was trained with plan {digest[:12]}, this training has {self.plan.digest[:12]}"
             warnings.warn(f"{message}: see kerncfg diff", KerncfgWarning, stacklevel=2)
+
+
+def _device(model: nn.Module) -> str | None:
+    """Return the device of a model's first parameter; sharded trainings move a model after the trainer is made."""
+    first = next(model.parameters(), None)
+    return None if first is None else device_of(first.device)
 
 
 def _checkpoint(args: TrainingArguments, state: TrainerState) -> Path:

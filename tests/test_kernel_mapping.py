@@ -139,3 +139,8 @@ def test_a_plan_for_the_cpu_cannot_be_said() -> None:
     made = kerncfg.plan("target=cpu", "inherited=none", "kernels.N=builtin:RMSNorm")
     with pytest.raises(ConfigError, match="N: the device cpu: a KernelConfig cannot say it"):
         to_kernel_config(made)
+
+
+def test_rows_that_are_not_valid_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"kernels\.N\.cudaa: unknown key"):
+        to_kernel_config({"kernels": {"N": {"cudaa": "a/b:C"}}})

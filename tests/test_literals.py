@@ -79,6 +79,8 @@ def test_two_devices_of_one_kind_are_two_keys() -> None:
         ("x = {}\nx['a'] = 1", "x is changed at line 2"),
         ("x = {}\ndel x['a']", "x is changed at line 2"),
         ("x = {}\nx.update(a=1)", "x is changed at line 2"),
+        ("x = y\ny = x", "x is assigned to itself|y is assigned to itself"),
+        ("x = x", "x is assigned to itself"),
         ("x = {**g()}", r"it unpacks 'g\(\)'"),
         ("x = 1\nx += 1", "x is assigned 2 times"),
     ],

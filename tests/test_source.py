@@ -133,6 +133,17 @@ def test_what_is_no_python_is_refused(source: Any) -> None:
         source("kernels: {}:")
 
 
+def test_bytes_that_are_no_python_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.py").write_bytes(b"a = 1\x00")
+    with pytest.raises(ConfigError, match="not Python"):
+        read_source(tmp_path / "x.py")
+
+
+def test_a_name_that_leads_to_itself_ends(source: Any) -> None:
+    found = source("a = b\nb = a\nc = KernelConfig(a)\nm.from_pretrained('q', kernel_config=c)")
+    assert any(remark.message.startswith("kernel_mapping is not written out") for remark in found.remarks)
+
+
 def test_faults_of_a_mapping_stand_at_their_line(source: Any) -> None:
     with pytest.raises(ConfigError, match=r"train\.py:2: kernels\.A: 'b:C': 'b' is no repository"):
         source("\nKernelConfig({'A': 'b:C'})")

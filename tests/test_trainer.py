@@ -174,6 +174,15 @@ def test_a_model_made_for_each_training_gets_the_kernels(tmp_path: Path) -> None
     callback.revert()
 
 
+def test_a_model_that_moved_since_is_planned_for_anew(tmp_path: Path) -> None:
+    callback = KernelsCallback(*ROWS, keep=True)
+    made = trainer(tmp_path, callback, steps=1)
+    first, callback._device = callback.bindings, "cuda"  # as if it had been there when the trainer was made
+    made.train()
+    assert callback.bindings is not None and callback.bindings is not first
+    assert callback._device == "cpu"
+
+
 def test_a_callback_added_late_applies_when_the_training_begins(tmp_path: Path) -> None:
     callback = KernelsCallback(*ROWS, keep=True)
     made = trainer(tmp_path, steps=1)

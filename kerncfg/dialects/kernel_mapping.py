@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kerncfg.compiler.normalise import normalise
+from kerncfg.compiler.schema import validate
 from kerncfg.compiler.tree import KeyPath, spell
 from kerncfg.documents.config import ANY, Candidate, KernelRef, Row
 from kerncfg.documents.plan import Plan
@@ -35,7 +36,7 @@ def to_kernel_config(source: Mapping[str, Any] | Plan) -> dict[str, Any]:
     one: kerncfg takes the newest version that fits, transformers `v1`. A plan says every name of its one device.
 
     Raises:
-        ConfigError: Something has no equivalent there; it holds everything that has none.
+        ConfigError: The rows are not valid, or something has no equivalent there; it holds everything that has none.
     """
     writer = _Writer()
     mapping: dict[Any, Any] = {}
@@ -44,6 +45,7 @@ def to_kernel_config(source: Mapping[str, Any] | Plan) -> dict[str, Any]:
         inherit = False
     else:
         kernels = source.get("kernels", {})
+        validate(kernels, "kernels", prefix=("kernels",))
         inherit = kernels.get("inherit_mapping") is not False
         writer.nodes(source)
         mapping = dict(writer.rows(kernels, inherit)) | dict(writer.fusions(source.get("fusions") or {}))

@@ -58,7 +58,7 @@ class Source:
         if isinstance(node, ast.Dict):
             return {self.key(key): self.value(value) for key, value in self.entries(node)}
         if isinstance(node, ast.Name):
-            return self.value(self.assigned(node))
+            return self.value(self.followed(node))
         if isinstance(node, ast.BinOp):
             return self.combined(node)
         if isinstance(node, ast.Attribute) and name_of(node.value) == "Mode":
@@ -75,7 +75,7 @@ class Source:
             if key is not None:
                 yield key, value
                 continue
-            inner = self.assigned(value) if isinstance(value, ast.Name) else value
+            inner = self.followed(value)
             if not isinstance(inner, ast.Dict):
                 raise NotLiteral(value, f"it unpacks {ast.unparse(value)!r}")
             yield from self.entries(inner)
@@ -115,6 +115,16 @@ class Source:
             bounds = {"min_capability": low, "max_capability": high, **said}
             return SimpleNamespace(**bounds)
         raise NotLiteral(node, f"it is computed by {ast.unparse(node.func)}(…)")
+
+    def followed(self, node: ast.expr) -> ast.expr:
+        """Return what an expression stands for, however many names lead there."""
+        seen: list[ast.expr] = []
+        while isinstance(node, ast.Name):
+            if node in seen:
+                raise NotLiteral(node, f"{node.id} is assigned to itself")
+            seen.append(node)
+            node = self.assigned(node)
+        return node
 
     def assigned(self, node: ast.Name) -> ast.expr:
         """Return what a name is assigned: once, and nothing changes it."""

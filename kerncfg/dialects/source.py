@@ -35,9 +35,11 @@ def read_source(path: Path, line: int | None = None) -> Translation:
     """
     try:
         source = Source(ast.parse(path.read_bytes(), filename=str(path)))
-    except SyntaxError as error:
-        issue = Issue(message=f"not Python: {error.msg}", file=str(path), line=error.lineno)
-        raise ConfigError([issue]) from error
+    except (SyntaxError, ValueError, RecursionError) as error:
+        why = getattr(error, "msg", None) or " ".join(str(error).split())
+        raise ConfigError(
+            [Issue(message=f"not Python: {why}", file=str(path), line=getattr(error, "lineno", None))]
+        ) from error
     reader = _Reader(source, str(path))
     found = list(reader.places())
     if line is not None:
@@ -115,7 +117,7 @@ class _Reader:
         """Return the `KernelConfig(…)` that a call is given, by itself or by a name."""
         value = next((word.value for word in call.keywords if word.arg == "kernel_config"), None)
         try:
-            value = self.source.assigned(value) if isinstance(value, ast.Name) else value
+            value = value and self.source.followed(value)
         except NotLiteral:
             return None
         return value if isinstance(value, ast.Call) and name_of(value.func) == "KernelConfig" else None
@@ -139,8 +141,7 @@ class _Reader:
     def mapping(self, node: ast.expr | None, name: str) -> dict[Any, Any]:
         """Read a mapping entry by entry, so that one that is computed does not take the others with it."""
         try:
-            while isinstance(node, ast.Name):
-                node = self.source.assigned(node)
+            node = node and self.source.followed(node)
             if not isinstance(node, ast.Dict):
                 found: dict[Any, Any] = {} if node is None else self.source.value(node)
                 return found
