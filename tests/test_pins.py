@@ -106,3 +106,10 @@ def test_a_move_that_nothing_names_is_told() -> None:
 def test_a_pin_of_another_version_is_told() -> None:
     _, (remark,) = moved({"kernels": {"N": "o/r@v2:X"}}, [PIN])
     assert remark.message == "o/r at v3 has no equivalent: the rows name o/r@v2:X"
+
+
+def test_names_that_inherit_nothing_get_no_rows() -> None:
+    pin = Move(repository="kernels-community/rmsnorm", revision="v1", commit=A)
+    found, idle = moved({"kernels": {"inherit_mapping": False}}, [pin])
+    assert found["kernels"] == {"inherit_mapping": False}
+    assert len(idle) == 1

@@ -213,3 +213,16 @@ def test_a_plan_without_a_folder_to_go_to_is_told(tmp_path: Path) -> None:
 def test_liger_beside_the_callback_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="both swap the layers of one model"):
         trainer(tmp_path, KernelsCallback(*ROWS), use_liger_kernel=True)
+
+
+def test_one_process_of_many_saves_the_plan(tmp_path: Path) -> None:
+    callback = KernelsCallback(*ROWS)
+    made = trainer(tmp_path, callback)
+    (tmp_path / "checkpoint-0").mkdir()
+    made.state.is_world_process_zero = False
+    callback.on_save(made.args, made.state, made.control)
+    assert not (tmp_path / "checkpoint-0" / PLAN).exists()
+    made.state.is_world_process_zero = True
+    callback.on_save(made.args, made.state, made.control)
+    assert (tmp_path / "checkpoint-0" / PLAN).exists()
+    callback.revert()
