@@ -37,6 +37,7 @@ DOCUMENTS = {
     "verification": "`verification.json` in a run's folder.",
     "measurement": "`measurement.json` in a run's folder.",
     "doctor": "`kerncfg doctor --json`.",
+    "translation": "`kerncfg import FILE… --json`.",
 }
 
 _KINDS = {"string": "text", "object": "map", "array": "list", "boolean": "true or false", "integer": "whole number"}

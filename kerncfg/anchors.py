@@ -55,6 +55,40 @@ _ON_THE_COMMAND_LINE: Mapping[str, tuple[str, ...]] = {
     "cannot-be-written": ("… cannot be written: …",),
 }
 
+_FROM_OTHER_TOOLS: Mapping[str, tuple[str, ...]] = {
+    "no-equivalent": ("… has no equivalent", "…: a KernelConfig cannot say it"),
+    "not-written-out": ("… is not written out: …",),
+    "kernel-mappings": (
+        "a kernel mapping is a map from names to kernels, found …",
+        "a kernel is a text or a pair of text and metadata, found …",
+        "the first of a pair is the kernel's text, found …",
+        "a … holds its commit in a lock file",
+        "… is neither a name nor pairs of class name and path",
+        "… is no mode",
+    ),
+    "what-can-be-imported": (
+        "import needs a file",
+        "is no text",
+        "holds none of …",
+        "not Python: …",
+        "sets up no kernels",
+        "sets up kernels in … places: lines …",
+        "… is said in both … and …",
+    ),
+    "flags-and-pins": (
+        "… is no flag of Liger's",
+        "is no map of flags",
+        "entry … names no repository and commit",
+        "… is no repository with a folder",
+    ),
+    "every-publisher": ("allow_all_kernels=True lets the code of every publisher run",),
+    "a-training": (
+        "the plan is not saved: there is no folder …",
+        "use_liger_kernel and KernelsCallback both swap the layers of one model",
+        "… was trained with plan …, this training has …",
+    ),
+}
+
 _IN_FILES: Mapping[str, tuple[str, ...]] = {
     "encoding": ("is UTF-16, expected UTF-8", "the byte 0x… is not UTF-8"),
     "not-yaml": ("is not YAML: …", "is nested too deeply"),
@@ -344,6 +378,7 @@ _GENERAL: Mapping[str, tuple[str, ...]] = {
 }
 
 _PARTS = (
+    _FROM_OTHER_TOOLS,
     _ON_THE_COMMAND_LINE,
     _IN_FILES,
     _VALUES,

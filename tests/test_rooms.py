@@ -86,12 +86,22 @@ ORDER = (
     "evidence.verify",
     "evidence.bench",
     "api",
+    "dialects.translation",
+    "dialects.kernel_config",
+    "dialects.kernel_mapping",
+    "dialects.pins",
+    "dialects.liger",
+    "dialects.literals",
+    "dialects.source",
+    "dialects.files",
+    "trainer",
     "run",
     "cli.offers",
     "cli.completing",
     "cli.words",
     "cli.tables",
     "cli.configs",
+    "cli.importing",
     "cli.plans",
     "cli.locks",
     "cli.jobs",
@@ -102,7 +112,7 @@ ORDER = (
 DOORSTEPS = ("", "__main__", "_hydra")
 # Folders of bundled kernels import nothing of kerncfg but each other, as a kernel from elsewhere would.
 KERNELS = "kernels"
-FOLDERS = ("documents", "compiler", "applier", "evidence")
+FOLDERS = ("documents", "compiler", "applier", "evidence", "dialects")
 
 # Where each package may be imported; a folder stands for everything in it.
 DOORS: dict[str, tuple[str, ...]] = {
@@ -115,7 +125,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "rich": ("cli",),
     # `signs` asks torch what it is built for, which only torch knows.
     "torch": ("machine", "signs", "applier", "models", "evidence", KERNELS),
-    "transformers": ("applier.adapters.transformers", "models"),
+    "transformers": ("applier.adapters.transformers", "models", "trainer"),
     "triton": (KERNELS,),
     "yaml": ("compiler.reading",),
 }

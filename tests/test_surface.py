@@ -31,6 +31,7 @@ OPTIONS = {
     "doctor": ["--json"],
     "explain": ["--config-dir", "--json", "--lock", "--trust"],
     "fetch": ["--dry-run", "--json", "--trust"],
+    "import": ["--json"],
     "lock": ["--check", "--config-dir", "--from", "--json", "--lock", "--trust", "--upgrade"],
     "plan": ["--all", "--config-dir", "--json", "--lock", "--output", "--trust"],
     "run": ["--config-dir", "--json", "--lock", "--multirun", "--trust"],
@@ -57,13 +58,18 @@ def test_the_public_names() -> None:
         "Report",
         "ResolutionError",
         "SourceError",
+        "Translation",
         "TrustError",
         "apply",
+        "from_kernel_config",
+        "from_liger",
         "kernel_layer",
         "kernelize",
         "load_plan",
         "plan",
         "revert",
+        "to_kernel_config",
+        "translate",
     ]
 
 
