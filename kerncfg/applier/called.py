@@ -52,7 +52,10 @@ def obstacle(forward: Any, name: str) -> str | None:
     """Say what keeps a forward from being copied: it shares a name with others that one of them sets."""
     for function in _functions(forward):
         if name in _called(function.__code__):
-            shared = _names(function.__code__) & _set_by(function.__globals__)
+            names = _names(function.__code__)
+            if "__name__" in names:
+                return "it reads __name__, which its copy has not"
+            shared = names & _set_by(function.__globals__)
             if shared:
                 text = ", ".join(sorted(shared))
                 return f"its module's functions share the global {text}, which one of them sets: a copy would not see it"
@@ -97,8 +100,12 @@ def _copy(
     cells = tuple(_cell(cell, replaced, depth) for cell in function.__closure__ or ())
     if not values and all(map(_same, cells, function.__closure__ or ())):
         return None
-    names = {**function.__globals__, **values} if values else function.__globals__
-    made = FunctionType(function.__code__, names, function.__name__, function.__defaults__, cells or None)
+    names = function.__globals__
+    if values:
+        # With a name torch.compile would look for these globals in the module of that name, and find the original there.
+        names = {name: value for name, value in {**names, **values}.items() if name != "__name__"}
+    code = function.__code__.replace()  # another object, since torch.compile tells functions apart by that
+    made = FunctionType(code, names, function.__name__, function.__defaults__, cells or None)
     made.__kwdefaults__ = function.__kwdefaults__
     made.__annotations__ = function.__annotations__
     made.__qualname__, made.__module__, made.__doc__ = function.__qualname__, function.__module__, function.__doc__
