@@ -90,7 +90,6 @@ _IN_FILES: Mapping[str, tuple[str, ...]] = {
 }
 
 _VALUES: Mapping[str, tuple[str, ...]] = {
-    "only-layers": ("…: only layers are replaced, not functions", "….match.function: … replaces layers only"),
     "unknown-key": ("unknown key `…`",),
     "key-out-of-place": ("the key '…' cannot stand here, expected …",),
     "missing-key": ("`…` is missing",),
@@ -201,6 +200,17 @@ _APPLYING: Mapping[str, tuple[str, ...]] = {
         "…, which is neither true nor false",
     ),
     "signature": ("its forward is …, that of … is …", "the signature of ….forward cannot be read"),
+    "functions": (
+        "it takes …, … takes …",
+        "the signature of … cannot be read",
+        "a function's kernel is a subclass of torch.nn.Module or a function, this is a …",
+        "a function's kernel is a class or a function, this is a module with a state of its own",
+        "its forward uses …, and a function has no self",
+        "its module's functions share the global …, which one of them sets: a copy would not see it",
+        "it reads __name__, which its copy has not",
+        "… took the whole forward, which calls it",
+        "a kernel took the whole forward, by …",
+    ),
     "reads-past-a-wrapper": (
         "its forward reads inside self.…, past …",
         "the adapter … there",
@@ -226,10 +236,11 @@ _APPLYING: Mapping[str, tuple[str, ...]] = {
         "policy.strict: rows that swap nothing: …",
         "the plan names kernels, and no module runs one: …",
     ),
-    "no-sites": ("no layer …", "no module matches …", "… inherited … no layer in this model"),
+    "no-sites": ("no layer …", "no module matches …", "no forward… calls …", "… inherited … no layer in this model"),
     "copies": (
         "… that runs a kernel cannot be copied or saved: …",
         "… was copied or read without its kernel: …",
+        "a … was saved with kernels that it cannot run here: …",
         "the forward of a … was wrapped after its kernel was applied, …",
     ),
     "reverted": ("… cannot be reverted while … is on this model", "… decides here", "reverted"),

@@ -319,9 +319,6 @@ def _compared(places: _Places, path: KeyPath, value: Any, wanted: str) -> str | 
 def _unknown(places: _Places, path: KeyPath, key: str, known: list[str]) -> Issue:
     message = f"unknown key `{_short(key)}`"
     hint = near(key, known) or f"known are {', '.join(known)}"
-    if key == "function" and path[-1:] == ("match",):
-        message = f"{message}: only layers are replaced, not functions"
-        hint = "match a layer by class, path, type or name"
     return places.issue((*path, key), message, hint, key=True)
 
 
