@@ -178,6 +178,9 @@ class Bindings:
         """Every site as it is now: what its present mode runs, or that it was reverted, or added, since."""
         rows = [self._row(site, step, decided, decided.edit) for site, step, decided in self._records()]
         rows += [self._row(one.site, one.step, one.decided, one.edit, "function") for one in self._functions]
+        if self._functions:
+            places = {path: place for place, path in enumerate(self._sites.paths)}
+            rows.sort(key=lambda row: places[row.path])
         found = self._findings
         try:
             rows += self._added()
@@ -192,15 +195,15 @@ class Bindings:
         if all(id(module) in known for module in walk(root)[1]):
             return
         sites = adapter_for(root).sites(root)
-        for place, claim in enumerate(claims(sites, self.plan.steps)):
-            if claim is None or claim[1] is not None or claim[0].kind != "bind":
-                continue
-            if id(sites.modules[place]) not in known:
+        layers = [(place, claim, "layer") for place, claim in enumerate(claims(sites, self.plan.steps)) if claim]
+        functions = [(one.place, one.claim, "function") for one in function_claims(sites, self.plan.steps)]
+        for place, (step, excluding), kind in sorted((*layers, *functions), key=lambda found: found[0]):
+            if excluding is None and step.kind == "bind" and id(sites.modules[place]) not in known:
                 mode = self._modes[sites.modules[place].training]
                 yield ReportRow(
                     path=sites.paths[place],
-                    name=claim[0].name,
-                    kind="layer",
+                    name=step.name,
+                    kind=kind,
                     status="kept",
                     kernel=None,
                     mode=mode.value,
@@ -222,9 +225,7 @@ class Bindings:
             if (made := bound(module)) is not None and made.has(edit):
                 yield made, edit
 
-    def _row(
-        self, site: Site, step: Step, decided: Decided, edit: Edit | None, kind: str = "layer"
-    ) -> ReportRow:
+    def _row(self, site: Site, step: Step, decided: Decided, edit: Edit | None, kind: str = "layer") -> ReportRow:
         training = site.module.training
         runs, changed = running(site.module, edit) if decided.swaps and edit is not None else (training, None)
         verdict = decided.verdicts[training if runs is None else runs]

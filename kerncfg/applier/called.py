@@ -1,8 +1,8 @@
 """Functions that a forward calls by name, and the same forward made to call others.
 
 A function looks its names up in the module it was written in. A copy of it with a copy of that module's names, one of
-them changed, calls something else, and nobody but the copy's caller notices. A decorator holds the forward in a closure:
-such functions on the way are copied too, with one cell changed.
+them changed, calls something else, and nobody but the copy's caller notices. A decorator holds the forward in a
+closure: such functions on the way are copied too, with one cell changed.
 
 The copy has the module's names as they were when it was made: it does not see what is set there later.
 """
@@ -58,7 +58,9 @@ def obstacle(forward: Any, name: str) -> str | None:
             shared = names & _set_by(function.__globals__)
             if shared:
                 text = ", ".join(sorted(shared))
-                return f"its module's functions share the global {text}, which one of them sets: a copy would not see it"
+                return (
+                    f"its module's functions share the global {text}, which one of them sets: a copy would not see it"
+                )
     return None
 
 
@@ -102,7 +104,7 @@ def _copy(
         return None
     names = function.__globals__
     if values:
-        # With a name torch.compile would look for these globals in the module of that name, and find the original there.
+        # With a name torch.compile would look for these globals in the module of that name, and find the original.
         names = {name: value for name, value in {**names, **values}.items() if name != "__name__"}
     code = function.__code__.replace()  # another object, since torch.compile tells functions apart by that
     made = FunctionType(code, names, function.__name__, function.__defaults__, cells or None)

@@ -93,7 +93,8 @@ def function_fit(code: Any, function: Function, mode: Mode) -> Fit:
     fault = _class_fault(code) if is_class else _function_fault(code)
     if fault := fault or _mode_fault(code, mode):
         return Fit(fault=fault)
-    mine = _parameters(_plain(code.forward if is_class else code), bound=is_class)
+    own: Any = getattr(code, "forward", None) if is_class else code
+    mine = _parameters(_plain(own), bound=is_class)
     is_module = isinstance(function.function, nn.Module)  # what the `kernels` library makes of a function
     theirs = _parameters(type(function.function).forward if is_module else function.function, bound=is_module)
     if mine is None or theirs is None:
@@ -104,9 +105,11 @@ def function_fit(code: Any, function: Function, mode: Mode) -> Fit:
         fault = f"it takes {inspect.Signature(mine)}, {function.called} takes {takes}"
         return Fit(fault=fault, hint=f"write a kernel that takes {takes}, or narrow the row with match")
     if is_class:
-        found = attributes(code.forward)
+        found = attributes(own)
         if used := sorted({*found.sets, *(name for name in found.reads if not hasattr(code, name))}):
-            return Fit(fault=f"its forward uses {', '.join(f'self.{name}' for name in used)}, and a function has no self")
+            return Fit(
+                fault=f"its forward uses {', '.join(f'self.{name}' for name in used)}, and a function has no self"
+            )
     return Fit(fault=None, forward=as_function(code))
 
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from kerncfg.applier.adapters import Sites
-    from kerncfg.applier.bind import Owner
-    from kerncfg.applier.decide import Verdict
     from kerncfg.applier.match import Claim
     from kerncfg.documents.config import Match
     from kerncfg.documents.plan import Step
@@ -134,7 +132,7 @@ def _claim(site: Site, steps: Iterable[Step], function: Function) -> Claim | Non
 
 
 class FunctionDecisions(Decisions):
-    """Decides for functions as for layers, but for what fits; the code that was loaded for layers is not loaded again."""
+    """Decides for functions as for layers, but for what fits; code that was loaded for layers is not loaded again."""
 
     def __init__(self, others: Decisions) -> None:
         super().__init__(others._plan, others._modes, others._owner)
@@ -170,9 +168,7 @@ class FunctionDecisions(Decisions):
         modules: defaultdict[int, list[FunctionClaim]] = defaultdict(list)
         for claim in claims:
             modules[claim.place].append(claim)
-        return [
-            found for place, own in modules.items() for found in self._of_module(own, layers[place], taken[place])
-        ]
+        return [found for place, own in modules.items() for found in self._of_module(own, layers[place], taken[place])]
 
     def _of_module(
         self, claims: list[FunctionClaim], layer: Decided | None, taken: Claim | None

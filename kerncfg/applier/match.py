@@ -17,7 +17,19 @@ if TYPE_CHECKING:
     from kerncfg.applier.adapters import LayerClass, Site, Sites
     from kerncfg.documents.config import Match
 
-__all__ = ["Claim", "claims", "class_fits", "excluded", "glob", "is_called", "offered", "origin", "path_fits", "placed", "row"]
+__all__ = [
+    "Claim",
+    "claims",
+    "class_fits",
+    "excluded",
+    "glob",
+    "is_called",
+    "offered",
+    "origin",
+    "path_fits",
+    "placed",
+    "row",
+]
 
 # The step that takes a module, or would have taken it but for the `exclude` glob beside it. Modules share it: naming
 # its fields, or one for each of 10,000 modules, would cost as much as walking over them.

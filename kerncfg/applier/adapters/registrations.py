@@ -1,7 +1,7 @@
 """What transformers' decorators say of classes and functions, read from the source of the module they stand in.
 
-Without a fitting `kernels` package these decorators leave no trace, so the source is parsed. Decorators are told by what
-their name means in that module, never by how it is spelled there.
+Without a fitting `kernels` package these decorators leave no trace, so the source is parsed. Decorators are told by
+what their name means in that module, never by how it is spelled there.
 """
 
 from __future__ import annotations
