@@ -95,8 +95,9 @@ def function_fit(code: Any, function: Function, mode: Mode) -> Fit:
         return Fit(fault=fault)
     own: Any = getattr(code, "forward", None) if is_class else code
     mine = _parameters(_plain(own), bound=is_class)
-    is_module = isinstance(function.function, nn.Module)  # what the `kernels` library makes of a function
-    theirs = _parameters(type(function.function).forward if is_module else function.function, bound=is_module)
+    other: Any = function.function
+    is_module = isinstance(other, nn.Module)  # what the `kernels` library makes of a function
+    theirs = _parameters(type(other).forward if is_module else other, bound=is_module)
     if mine is None or theirs is None:
         which = getattr(code, "__qualname__", str(code)) if mine is None else function.called
         return Fit(fault=f"the signature of {which} cannot be read")
