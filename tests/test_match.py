@@ -180,9 +180,8 @@ def test_a_match_without_sites_is_an_error_under_strict() -> None:
         apply(plan(*steps, strict=True), model())
 
 
-def test_a_row_that_matches_functions_is_refused() -> None:
-    with pytest.raises(ApplyError, match=r"kernels.f.match.function"):
-        taken(model(), row("f", {"function": "rotate"}))
+def test_a_row_that_matches_functions_takes_no_modules() -> None:
+    assert taken(model(), row("f", {"function": "rotate", "class": "*"})) == taken(model())
 
 
 @pytest.mark.parametrize(

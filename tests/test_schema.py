@@ -70,10 +70,7 @@ BAD_ROWS: list[tuple[Any, list[tuple[str, str, str]]]] = [
     ({"fallback": "eror"}, [("X.fallback", "found 'eror', expected one of original, error", "did you mean error?")]),
     ({"match": {}}, [("X.match", "found an empty map, expected a map with class, path", "or leave it out")]),
     ({"match": "*"}, [("X.match", "found '*', expected a map with class", "write match: {class")]),
-    (
-        {"match": {"function": "f"}},
-        [("X.match.function", "only layers are replaced, not functions", "match a layer by")],
-    ),
+    ({"match": {"function": "f()"}}, [("X.match.function", "expected the name of a function", "without brackets")]),
     ({"match": {"type": "RMSNorm"}}, [("X.match.type", "expected a dotted import path", "write match: {class: NAME}")]),
     ({"exclude": "a.*"}, [("X.exclude", "expected a list of patterns", "write exclude: ['a.*']")]),
     ({"cuda": {}}, [("X.cuda", "`kernel` is missing", "write kernel: org/repo@v1:Name beside")]),

@@ -22,6 +22,7 @@ from kerncfg.applier.adapters.torch import compiled, unwrapped, walk
 from kerncfg.applier.bind import Owner, bind, bound, is_plain, running, unbind, unbind_all
 from kerncfg.applier.decide import Decided, Decisions
 from kerncfg.applier.findings import Findings, check
+from kerncfg.applier.functions import FunctionDecisions, FunctionSite, function_claims
 from kerncfg.applier.match import Claim, claims
 from kerncfg.applier.report import Report, ReportRow
 from kerncfg.documents.plan import Plan
@@ -59,12 +60,23 @@ def apply(plan: Plan, model: nn.Module, mode: Mode | str | None = None, compile:
         sites = adapter_for(root).sites(root)
         taken = claims(sites, plan.steps)
         decisions = Decisions(plan, modes, owner)
-        decisions.admit([*{id(claim[0]): claim[0] for claim in taken if claim is not None}.values()], root)
+        called = function_claims(sites, plan.steps)
+        steps = {id(claim[0]): claim[0] for claim in taken if claim is not None}
+        decisions.admit([*{**steps, **{id(one.claim[0]): one.claim[0] for one in called}}.values()], root)
         decided = decisions.decide(sites, taken)
-        findings = check(plan, sites, taken, decided, decisions.hints)
-        _bind(sites.modules, decided)
+        functions = FunctionDecisions(decisions).decide_functions(called, decided, taken) if called else []
+        findings = check(plan, sites, taken, decided, functions, decisions.hints)
+        _bind(sites.modules, decided, _edited(functions))
     return Bindings(
-        plan=plan, model=model, owner=owner, modes=modes, sites=sites, claims=taken, decided=decided, findings=findings
+        plan=plan,
+        model=model,
+        owner=owner,
+        modes=modes,
+        sites=sites,
+        claims=taken,
+        decided=decided,
+        functions=functions,
+        findings=findings,
     )
 
 
@@ -114,6 +126,7 @@ class Bindings:
         sites: Sites,
         claims: list[Claim | None],
         decided: list[Decided | None],
+        functions: list[FunctionSite],
         findings: Findings,
     ) -> None:
         self.plan = plan
@@ -123,6 +136,7 @@ class Bindings:
         self._sites = sites
         self._claims = claims
         self._decided = decided
+        self._functions = functions
         self._findings = findings
 
     def __enter__(self) -> Self:
@@ -162,7 +176,11 @@ class Bindings:
     @property
     def report(self) -> Report:
         """Every site as it is now: what its present mode runs, or that it was reverted, or added, since."""
-        rows = [self._row(*record) for record in self._records()]
+        rows = [self._row(site, step, decided, decided.edit) for site, step, decided in self._records()]
+        rows += [self._row(one.site, one.step, one.decided, one.edit, "function") for one in self._functions]
+        if self._functions:
+            places = {path: place for place, path in enumerate(self._sites.paths)}
+            rows.sort(key=lambda row: places[row.path])
         found = self._findings
         try:
             rows += self._added()
@@ -177,15 +195,15 @@ class Bindings:
         if all(id(module) in known for module in walk(root)[1]):
             return
         sites = adapter_for(root).sites(root)
-        for place, claim in enumerate(claims(sites, self.plan.steps)):
-            if claim is None or claim[1] is not None or claim[0].kind != "bind":
-                continue
-            if id(sites.modules[place]) not in known:
+        layers = [(place, claim, "layer") for place, claim in enumerate(claims(sites, self.plan.steps)) if claim]
+        functions = [(one.place, one.claim, "function") for one in function_claims(sites, self.plan.steps)]
+        for place, (step, excluding), kind in sorted((*layers, *functions), key=lambda found: found[0]):
+            if excluding is None and step.kind == "bind" and id(sites.modules[place]) not in known:
                 mode = self._modes[sites.modules[place].training]
                 yield ReportRow(
                     path=sites.paths[place],
-                    name=claim[0].name,
-                    kind="layer",
+                    name=step.name,
+                    kind=kind,
                     status="kept",
                     kernel=None,
                     mode=mode.value,
@@ -203,10 +221,13 @@ class Bindings:
         for module, decided in zip(self._sites.modules, self._decided, strict=True):
             if decided is not None and (made := bound(module)) is not None and made.has(decided.edit):
                 yield made, decided.edit
+        for module, edit in _edited(self._functions):
+            if (made := bound(module)) is not None and made.has(edit):
+                yield made, edit
 
-    def _row(self, site: Site, step: Step, decided: Decided) -> ReportRow:
+    def _row(self, site: Site, step: Step, decided: Decided, edit: Edit | None, kind: str = "layer") -> ReportRow:
         training = site.module.training
-        runs, changed = running(site.module, decided.edit) if decided.swaps else (training, None)
+        runs, changed = running(site.module, edit) if decided.swaps and edit is not None else (training, None)
         verdict = decided.verdicts[training if runs is None else runs]
         status, kernel, reason = verdict.status, verdict.kernel, changed or verdict.reason
         if runs is None:
@@ -215,7 +236,7 @@ class Bindings:
         return ReportRow(
             path=site.path,
             name=step.name,
-            kind="layer",
+            kind=kind,
             status=status,
             kernel=str(kernel.reference) if kernel is not None else None,
             mode=self._modes[training].value,
@@ -241,7 +262,17 @@ class Bindings:
             made.drop(edit)
 
 
-def _bind(modules: Sequence[nn.Module], outcomes: Sequence[Decided | None]) -> None:
+def _edited(functions: Sequence[FunctionSite]) -> list[tuple[nn.Module, Edit]]:
+    """Return the modules whose forward calls other functions, each once, with its edit."""
+    edits = ((one.site.module, one.edit) for one in functions if one.edit is not None)
+    return list({id(module): (module, edit) for module, edit in edits}.values())
+
+
+def _bind(
+    modules: Sequence[nn.Module],
+    outcomes: Sequence[Decided | None],
+    functions: Sequence[tuple[nn.Module, Edit]],
+) -> None:
     """Edit every module that gets a kernel, or whose kernel of an earlier apply is not this one's."""
     count = 0
     plain: dict[type, bool] = {}
@@ -252,7 +283,11 @@ def _bind(modules: Sequence[nn.Module], outcomes: Sequence[Decided | None]) -> N
                 if (cls := type(module)) not in plain:
                     plain[cls] = is_plain(cls)
                 bind(module, decided.edit, plain[cls])
+        for module, edit in functions:
+            bind(module, edit)
     except BaseException:
+        for module, edit in reversed(functions):
+            unbind(module, edit)
         for module, decided in zip(reversed(modules[:count]), reversed(outcomes[:count]), strict=True):
             if decided is not None:
                 unbind(module, decided.edit)

@@ -112,7 +112,7 @@ class Decisions:
         self._owner = owner
         self.hints: dict[str, str] = {}  # the cure of a fault of a row of the user's, by row
         self._code: dict[Kernel, Any] = {}
-        self._ready: dict[tuple[int, type], tuple[_Ready, _Ready]] = {}
+        self._ready: dict[tuple[int, LayerClass], tuple[_Ready, _Ready]] = {}
         self._plain: dict[type, _Plain] = {}
         self._kept: dict[str, Verdict] = {}
         self._passed: dict[tuple[Verdict, tuple[str, ...]], Verdict] = {}
@@ -181,7 +181,7 @@ class Decisions:
         if excluded is not None:
             kept = self._keep(f"excluded by {excluded}")
             return self._share(kept, kept)
-        key = id(step), site.layer.cls
+        key = id(step), site.layer
         ready = self._ready.get(key)
         if ready is None:
             first = self._prepare(step, self._modes[0])
@@ -290,7 +290,7 @@ class Decisions:
         code = self._load(choice.kernel)
         if isinstance(code, str):
             return code
-        fitting = _answer(lambda: fit(code, layer, mode))
+        fitting = _answer(lambda: self._fit(code, layer, mode))
         if isinstance(fitting, str):
             return fitting
         if fitting.fault is not None:
@@ -305,6 +305,9 @@ class Decisions:
             forward=fitting.forward,
         )
         return _Option(choice, fitting, verdict)
+
+    def _fit(self, code: Any, layer: LayerClass, mode: Mode) -> Fit:
+        return fit(code, layer, mode)
 
     def _load(self, kernel: Kernel) -> Any:
         """Return a kernel's code, or why it cannot be had; either is found out once."""

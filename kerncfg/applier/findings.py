@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from kerncfg.applier.decide import Decided, is_off
+from kerncfg.applier.functions import FunctionSite, function_names
 from kerncfg.applier.match import Claim, offered, origin, row
 from kerncfg.errors import ApplyError, KerncfgWarning
 
@@ -35,6 +36,7 @@ def check(
     sites: Sites,
     claims: Sequence[Claim | None],
     decided: Sequence[Decided | None],
+    functions: Sequence[FunctionSite],
     hints: Mapping[str, str],
 ) -> Findings:
     """Return what is to be said of rows without effect; warn if a plan that names kernels swaps nothing.
@@ -45,6 +47,7 @@ def check(
         ApplyError: The plan is strict, and a row of the user's that names a kernel swaps nothing.
     """
     outcomes = {(claim[0].name, outcome) for claim, outcome in zip(claims, decided, strict=True) if claim and outcome}
+    outcomes.update((one.step.name, one.decided) for one in functions)
     taking = {name for name, _ in outcomes}
     swapping = {name for name, outcome in outcomes if outcome.swaps}
     layers = [step for step in plan.steps if step.node == "kernels"]
@@ -103,8 +106,14 @@ def _missing(step: Step, sites: Sites) -> str:
     said = f", said at {found}" if (found := origin(step)) else ""
     if step.match is None:
         names = Counter(site.layer.name for site in sites if site.layer.name)
+        names.update(function_names(sites, registered=True))
         near = _near(step.name, names) if names else "; the model registers no names: add match: {class: …}"
         return f"no layer {step.name}{said}{near}"
+    if step.match.function is not None:
+        near = _near(step.match.function, Counter(function_names(sites, registered=False)))
+        others = {key: value for key, value in step.match.to_dict().items() if key != "function"}
+        where = " of " + ", ".join(f"{key} {value}" for key, value in others.items()) if others else ""
+        return f"no forward{where} calls {step.match.function}{said}{near}"
     wanted = ", ".join(f"{key} {value}" for key, value in step.match.to_dict().items())
     if step.match.class_ is None and step.match.type is not None:
         near = _near(step.match.type, Counter(offered(site.layer.cls) for site in sites))

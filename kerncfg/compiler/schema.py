@@ -322,9 +322,6 @@ def _unknown(places: _Places, path: KeyPath, key: str, known: list[str]) -> Issu
     name, colon, value = key.partition(":")
     split = f"write {name}: {value}, with a blank after the ':'" if colon and name in known else None
     hint = split or near(key, known) or f"known are {', '.join(known)}"
-    if key == "function" and path[-1:] == ("match",):
-        message = f"{message}: only layers are replaced, not functions"
-        hint = "match a layer by class, path, type or name"
     return places.issue((*path, key), message, hint, key=True)
 
 
