@@ -6,8 +6,10 @@ of h = gelu(a)·u:
     da = g · u · (p(a) + a · p'(a))        du = g · gelu(a)
 
     exact: p(a) = Φ(a), p'(a) = e^(-a²/2) / √(2π)
-    tanh:  p(a) = (1 + tanh z) / 2 = 1 / (1 + e^-2z), p'(a) = p · (1 - p) · 2z', z' = √(2/π) · (1 + 3 · 0.044715·a²)
+    tanh:  p(a) = (1 + tanh z) / 2 = 1 / (1 + e^-2z), p'(a) = e^-2z / (1 + e^-2z)² · 2z'
+           z = √(2/π) · (a + 0.044715·a³), z' = √(2/π) · (1 + 3 · 0.044715·a²)
 
+The second form is written with e^-|2z|: it neither overflows nor cancels, as eager's 1 - tanh² does for large gates.
 Both in float32, rounded once. Results go to new tensors: the inputs and g may be shared with other layers.
 
 Under `torch.compile` the launches appear as two opaque custom operators. Eager calls go to the launches
@@ -34,19 +36,13 @@ def _load(pointers, inside):  # type: ignore[no-untyped-def]  # triton has no ty
 def _share(gate, tanh: tl.constexpr):  # type: ignore[no-untyped-def]
     if tanh:
         twice = 1.5957691216057308 * (gate + 0.044715 * gate * gate * gate)  # 2z; the factor is 2√(2/π)
-        share = 1 / (1 + tl.exp(-twice))
+        tail = tl.exp(-tl.abs(twice))
+        share = tl.where(twice < 0, tail, 1.0) / (1 + tail)
+        slope = tail / ((1 + tail) * (1 + tail)) * 1.5957691216057308 * (1 + 0.134145 * gate * gate)
     else:
         share = 0.5 * (1 + tl.erf(gate * 0.7071067811865476))
-    return share
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _slope(gate, share, tanh: tl.constexpr):  # type: ignore[no-untyped-def]
-    if tanh:
-        slope = share * (1 - share) * 1.5957691216057308 * (1 + 0.134145 * gate * gate)
-    else:
         slope = 0.3989422804014327 * tl.exp(-0.5 * gate * gate)
-    return slope
+    return share, slope
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -56,7 +52,8 @@ def _forward_kernel(  # type: ignore[no-untyped-def]
     at = tl.program_id(0).to(tl.int64) * width + tl.arange(0, width)
     gate = _load(gate_ptr + at, at < n)
     up = _load(up_ptr + at, at < n)
-    gelu = (gate * _share(gate, tanh)).to(gate_ptr.dtype.element_ty).to(tl.float32)
+    share, _ = _share(gate, tanh)
+    gelu = (gate * share).to(gate_ptr.dtype.element_ty).to(tl.float32)
     tl.store(result_ptr + at, (gelu * up).to(result_ptr.dtype.element_ty), mask=at < n)
 
 
@@ -68,9 +65,9 @@ def _backward_kernel(  # type: ignore[no-untyped-def]
     grad = _load(grad_ptr + at, at < n)
     gate = _load(gate_ptr + at, at < n)
     up = _load(up_ptr + at, at < n)
-    share = _share(gate, tanh)
+    share, slope = _share(gate, tanh)
     gelu = (gate * share).to(gate_ptr.dtype.element_ty).to(tl.float32)
-    d_gate = grad * up * (share + gate * _slope(gate, share, tanh))
+    d_gate = grad * up * (share + gate * slope)
     tl.store(d_gate_ptr + at, d_gate.to(d_gate_ptr.dtype.element_ty), mask=at < n)
     tl.store(d_up_ptr + at, (grad * gelu).to(d_up_ptr.dtype.element_ty), mask=at < n)
 
