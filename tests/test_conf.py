@@ -105,12 +105,13 @@ def test_on_a_cpu_the_bundled_kernels_are_only_where_they_were_measured_faster()
     assert kernels(found, "SwiGLUMLP", "cpu") == {mode: ["original"] for mode in Mode}
 
 
-def test_the_bundled_kernels_are_exactly_those_that_exist() -> None:
+@pytest.mark.parametrize("preset", ["bundled", "bundled_gemma"])
+def test_the_bundled_kernels_are_exactly_those_that_exist(preset: str) -> None:
     from kerncfg.kernels import layers
 
     named = {
         candidate.ref
-        for row in config("kernels=bundled", "inherited=none").rows.values()
+        for row in config(f"kernels={preset}", "inherited=none").rows.values()
         for candidate in row.candidates()
     }
     builtin = {ref.name for ref in named if ref.scheme == "builtin"}

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from kerncfg.documents.plan import Step
-from kerncfg.errors import ConflictError
+from kerncfg.errors import ApplyError, ConflictError
 
 if TYPE_CHECKING:
     from kerncfg.applier.adapters import LayerClass, Site, Sites
