@@ -113,3 +113,11 @@ def test_only_what_is_of_version_4_is_noted_as_beta() -> None:
 def test_reading_again_what_was_read_changes_nothing(said: Any) -> None:
     made = config(attention={"default": said})
     assert normalise(made.to_dict()) == made
+
+
+def test_a_device_for_which_it_stands_for_nothing_more_gets_no_cell_of_its_own() -> None:
+    written = ["flash_attention_3", f"{HUB}vllm-flash-attn3@v1", "sdpa"]
+    made = config(attention={"default": written})
+    assert set(made.attention["default"].cells) == {ANY, "rocm", "mps"}
+    assert row(written, "cuda") == written
+    assert normalise(made.to_dict()) == made
