@@ -22,7 +22,7 @@ from kerncfg.applier.adapters.torch import compiled, unwrapped, walk
 from kerncfg.applier.bind import Owner, bind, bound, is_plain, running, unbind, unbind_all
 from kerncfg.applier.decide import Decided, Decisions
 from kerncfg.applier.findings import Findings, check
-from kerncfg.applier.functions import FunctionDecisions, FunctionSite, function_claims
+from kerncfg.applier.functions import FunctionDecisions, FunctionSite, counted, function_claims
 from kerncfg.applier.match import Claim, claims
 from kerncfg.applier.report import Report, ReportRow
 from kerncfg.documents.plan import Plan
@@ -88,13 +88,19 @@ def revert(model: nn.Module) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binding:
-    """One module that runs a kernel in some mode; `None` among `kernels` is the original."""
+    """One module that runs a kernel in some mode; `None` among `kernels` is the original.
+
+    `kind` is the report's. Where the kernel is only a part of the forward, `calls` says how often it ran so far in what
+    `forward` returned, for a forward need not come by it.
+    """
 
     path: str
     name: str
     module: nn.Module
     kernels: Mapping[Mode, Kernel | None]
     forwards: Mapping[Mode, Callable[..., Any] | None]
+    kind: str = "layer"
+    calls: Callable[[], int] | None = None
 
     def original(self) -> Callable[..., Any]:
         """Return the module's own forward."""
@@ -160,17 +166,30 @@ class Bindings:
 
     @cached_property
     def sites(self) -> tuple[Binding, ...]:
-        """The modules that run a kernel in some mode, in the model's order."""
-        return tuple(
-            Binding(
-                path=site.path,
-                name=step.name,
-                module=site.module,
-                kernels=dict(zip(self._modes, decided.edit.kernels, strict=True)),
-                forwards=dict(zip(self._modes, decided.edit.forwards, strict=True)),
-            )
+        """The modules that run a kernel in some mode, in the model's order; one for each function that it replaces."""
+        found = [
+            self._binding(site, step, decided, decided.edit.forwards)
             for site, step, decided in self._records()
             if decided.swaps
+        ]
+        called = [(one, *counted(one)) for one in self._functions if one.decided.swaps]
+        found += [
+            self._binding(one.site, one.step, one.decided, forwards, kind="function", calls=lambda it=counter: it.calls)
+            for one, forwards, counter in called
+        ]
+        if called:
+            places = {path: place for place, path in enumerate(self._sites.paths)}
+            found.sort(key=lambda binding: places[binding.path])
+        return tuple(found)
+
+    def _binding(self, site: Site, step: Step, decided: Decided, forwards: Sequence[Any], **more: Any) -> Binding:
+        return Binding(
+            path=site.path,
+            name=step.name,
+            module=site.module,
+            kernels=dict(zip(self._modes, decided.edit.kernels, strict=True)),
+            forwards=dict(zip(self._modes, forwards, strict=True)),
+            **more,
         )
 
     @property

@@ -131,9 +131,9 @@ def originals(bindings: Bindings) -> Iterator[None]:
     """Let every swapped site run the model's own forward, in whatever is wrapped around it."""
     edit = Edit(Owner.of("evidence"), (None, None), (None, None))
     with ExitStack() as undo:
-        for binding in bindings.sites:
-            bind(binding.module, edit)
-            undo.callback(unbind, binding.module, edit)
+        for module in {id(binding.module): binding.module for binding in bindings.sites}.values():
+            bind(module, edit)
+            undo.callback(unbind, module, edit)
         yield
 
 
