@@ -61,7 +61,7 @@ def test_a_kernel_that_only_computes_otherwise_passes(name: str, dtype: str) -> 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_bundled_kernels_pass(model: str, dtype: str) -> None:
     loaded = packaged(model, dtype=dtype, layers=1)
-    mlp = "kernels.SwiGLUMLP={match:{class:'*MLP'},cpu:builtin:SwiGLUMLP}"
+    mlp = "kernels.SwiGLUMLP={match: {class: '*MLP'}, cpu: builtin:SwiGLUMLP}"
     with applied(loaded.model, "kernels.RMSNorm.cpu=builtin:RMSNorm", mlp) as bindings:
         found = verify(bindings, loaded.inputs, POLICY)
     assert {row.name for row in found.rows} == {"RMSNorm", "SwiGLUMLP"}

@@ -252,6 +252,10 @@ def undisturbed(model: nn.Module, parts: Iterable[nn.Module] = ()) -> Iterator[N
 # Read and written by these names: what one call switches for the whole process.
 _FLAGS: Mapping[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "the default dtype": (torch.get_default_dtype, torch.set_default_dtype),
+    "the default device": (
+        torch.get_default_device,
+        lambda value: torch.set_default_device(None if value.type == "cpu" else value),
+    ),
     "gradient mode": (torch.is_grad_enabled, torch.set_grad_enabled),
     "deterministic algorithms": (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
     "the number of threads": (torch.get_num_threads, torch.set_num_threads),

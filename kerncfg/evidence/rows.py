@@ -11,7 +11,7 @@ from kerncfg.evidence.judge import number
 if TYPE_CHECKING:
     from kerncfg.evidence.judge import Difference
 
-__all__ = ["Check", "Measurement", "Row", "TimedModel", "TimedRow", "Timing", "Verification", "Whole"]
+__all__ = ["Alone", "Check", "Measurement", "Row", "TimedModel", "TimedRow", "Timing", "Verification", "Whole"]
 
 SCHEMA = 1
 
@@ -70,11 +70,30 @@ class Row(Check):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Alone:
+    """The model's output with one kernel of one row against that with none: how far this one moves it."""
+
+    name: str
+    kernel: str
+    passed: bool
+    reason: str | None
+    max_abs: float | None
+    max_rel: float | None
+    identical: float | None
+    within: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the comparison as plain data."""
+        return {item.name: _plain(getattr(self, item.name)) for item in fields(self)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Whole:
     """The model's output with all kernels against that with none, in the first mode that fails, or else the first.
 
     `reference` is `float64`, or begins with `none` and says why the original alone was the yardstick, or why nothing
-    was judged. Rows are judged, not values: `within` may be less than 1 where a model amplifies differences.
+    was judged. Rows are judged, not values: `within` may be less than 1 where a model amplifies differences. `alone` has
+    the same for each kernel by itself, the one that moves the output most first; it is empty where the model was not run.
     """
 
     mode: str
@@ -85,10 +104,12 @@ class Whole:
     max_rel: float | None
     identical: float | None
     within: float | None
+    alone: tuple[Alone, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the comparison as plain data."""
-        return {item.name: _plain(getattr(self, item.name)) for item in fields(self)}
+        found = {item.name: _plain(getattr(self, item.name)) for item in fields(self)}
+        return {**found, "alone": [one.to_dict() for one in self.alone]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +124,20 @@ class Verification:
     def passed(self) -> bool:
         """Whether every kernel passed, and the model with all of them."""
         return all(row.passed for row in self.rows) and (self.model is None or self.model.passed)
+
+    @property
+    def failures(self) -> dict[tuple[str, str], str]:
+        """Why a kernel of a row failed, by the row's name and the kernel's reference.
+
+        Where only the model failed, that is the kernel that moves its output too far alone, or all of them if none does.
+        """
+        found = {(row.name, row.kernel): f"{row.path}: {row.reason}" for row in reversed(self.rows) if not row.passed}
+        if found or self.model is None or self.model.passed:
+            return found
+        moving = [one for one in self.model.alone if not one.passed]
+        if moving:
+            return {(one.name, one.kernel): f"the model: {one.reason}" for one in moving}
+        return {(row.name, row.kernel): f"the model: {self.model.reason}" for row in self.rows}
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain data, in the form of `schemas/verification.schema.json`."""
@@ -132,6 +167,9 @@ class Verification:
             model = self.model
             figures = (_short(model.max_abs), _short(model.max_rel), _share(model.within))
             lines.append(("model", "", "", "", model.mode, _word(model.passed), *figures, ""))
+            for one in model.alone if len(model.alone) > 1 else ():
+                figures = (_short(one.max_abs), _short(one.max_rel), _share(one.within))
+                lines.append((f"  {one.name} alone", "", "", one.kernel, model.mode, _word(one.passed), *figures, ""))
         told = _told((row.path, row.kernel, word) for row in self.rows for word in _words(row))
         if self.model:
             told += [f"model: {self.model.reason}"] if self.model.reason else []
