@@ -89,6 +89,8 @@ class Part:
     def used(self) -> dict[str, Any]:
         """Return by path what each module of the part finds where it looks, or looked, for its attention."""
         found: dict[str, Any] = {}
+        if "config" in self.module.__dict__:
+            found[".".join(filter(None, (self.path, "config")))] = self.current
         for place in (*self.places, *self.readers):
             for chain in place.reading.chains:
                 found[".".join(filter(None, (place.path, *chain)))] = _follow(place.module, chain)
@@ -116,9 +118,7 @@ def parts(model: nn.Module) -> tuple[Part, ...]:
         if found is not None:
             owner = _owner(path, by_path, registries)
             places, readers = owned.setdefault(owner, ([], []))
-            (places if found.calls or found.fixed else readers).append(
-                Place(path=path, module=module, reading=found)
-            )
+            (places if found.calls or found.fixed else readers).append(Place(path=path, module=module, reading=found))
     mute = [path for path in by_path if _is_mute(path, by_path, owned, registries)]
     return tuple(
         Part(

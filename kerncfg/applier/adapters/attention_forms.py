@@ -1,8 +1,8 @@
 """Kernels as attention functions of transformers: in which form they come, and with which masks they can work.
 
-Three forms: a module that offers `flash_attn_varlen_func`, which transformers' own wrapper calls; a function in the form
-of the attention interface; and a plain function of query, key and value, called as PyTorch's own is. The wrapper is
-rebuilt around each kernel, because transformers keeps the kernel it calls in globals of the process.
+Three forms: a module that offers `flash_attn_varlen_func`, which transformers' own wrapper calls; a function in the
+form of the attention interface; and a plain function of query, key and value, called as PyTorch's own is. The wrapper
+is rebuilt around each kernel, because transformers keeps the kernel it calls in globals of the process.
 """
 
 from __future__ import annotations
@@ -29,12 +29,11 @@ MASKS = ("eager", "sdpa", "flash_attention_2", "flex_attention")
 Attention = Callable[..., Any]
 
 _FLASH = ("flash_attn_func", "flash_attn_varlen_func", "flash_attn_with_kvcache")
+_TORCH = dict.fromkeys(("attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa"))
 _TENSORS = (("q", "query"), ("k", "key"), ("v", "value"))
 # What models pass and a kernel may leave unread without another result: the mask says the same, or nothing needs it.
-_HARMLESS = frozenset(
-    "scaling dropout is_causal attention_mask query key value position_ids output_attentions deterministic "
-    "cu_seq_lens_q cu_seq_lens_k max_length_q max_length_k".split()
-)
+_HARMLESS = {"scaling", "dropout", "is_causal", "attention_mask", "query", "key", "value", "position_ids"}
+_HARMLESS |= {"output_attentions", "deterministic", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +61,9 @@ class Form:
                 value = getattr(place.module, attribute, None) if attribute is not None else "…"
                 if value is not None:
                     said = f" ({value})" if isinstance(value, bool | int | float) else ""
-                    return f"{type(place.module).__qualname__} passes {name}{said} to its attention, and this takes none"
+                    return (
+                        f"{type(place.module).__qualname__} passes {name}{said} to its attention, and this takes none"
+                    )
         return None
 
 
@@ -90,11 +91,12 @@ def _form(code: Any, mask: str) -> Form:
     if callable(getattr(code, "flash_attn_forward", None)) and hasattr(code, "supports_flash_attn"):
         return _interface(code.flash_attn_forward, "sdpa" if mask == "auto" else mask)
     if code is torch.nn.functional.scaled_dot_product_attention:
-        names = {"attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa"}
-        return _function(code, dict.fromkeys(names))
+        return _function(code, _TORCH)
     if not callable(code) or isinstance(code, type | nn.Module):
         what = "module" if inspect.ismodule(code) else "class" if isinstance(code, type) else type(code).__name__
-        return Form(kind="", fault=f"an attention kernel is a function, or offers flash_attn_varlen_func; this is a {what}")
+        return Form(
+            kind="", fault=f"an attention kernel is a function, or offers flash_attn_varlen_func; this is a {what}"
+        )
     parameters = _parameters(code)
     if parameters is None:
         return Form(kind="", fault=f"the signature of {called(code)} cannot be read")
@@ -120,7 +122,9 @@ def _interface(function: Any, mask: str) -> Form:
     code = getattr(inspect.unwrap(function), "__code__", None)
     kind = getattr(function, "attention_mask_kind", "eager") if mask == "auto" else mask
     if kind not in MASKS:
-        return Form(kind="interface", fault=f"{called(function)} declares the mask {kind!r}, expected {', '.join(MASKS)}")
+        return Form(
+            kind="interface", fault=f"{called(function)} declares the mask {kind!r}, expected {', '.join(MASKS)}"
+        )
     said = (found for found in getattr(code, "co_consts", ()) if isinstance(found, str))  # kwargs["softcap"]
     takes = {*parameters, *said} | ({"sliding_window"} if kind != "flash_attention_2" else set())
     knows = "is_causal" in takes or "is_causal" in getattr(code, "co_names", ())
@@ -128,7 +132,7 @@ def _interface(function: Any, mask: str) -> Form:
 
 
 def _function(function: Any, parameters: Mapping[str, Any]) -> Form:
-    """Wrap a function that is called as `scaled_dot_product_attention`, with tensors of (batch, heads, length, width)."""
+    """Wrap a function called as `scaled_dot_product_attention` is, with tensors of (batch, heads, length, width)."""
     missing = [name for name in ("attn_mask", "scale") if name not in parameters]
     if missing:
         return Form(
@@ -162,7 +166,8 @@ def _plain(function: Any, names: frozenset[str]) -> Attention:
         softcap: float | None = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, None]:
-        length, said = query.shape[2], {}
+        length = query.shape[2]
+        said: dict[str, Any] = {}
         groups = query.shape[1] // key.shape[1]
         if groups > 1 and repeated:
             key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
@@ -196,7 +201,9 @@ def _flash(kernel: Any) -> Form:
     single, varlen, cached = (getattr(kernel, name, None) for name in _FLASH)
     if varlen is None:
         there = ", ".join(name for name in _FLASH if callable(getattr(kernel, name, None)))
-        return Form(kind="flash", fault=f"{called(kernel)} offers {there}, and no flash_attn_varlen_func, which padding needs")
+        return Form(
+            kind="flash", fault=f"{called(kernel)} offers {there}, and no flash_attn_varlen_func, which padding needs"
+        )
     for name, function, needed in (
         (_FLASH[1], varlen, ("cu_seqlens_q", "cu_seqlens_k", "causal", "softmax_scale")),
         (_FLASH[0], single, ("causal", "softmax_scale")),
@@ -237,7 +244,7 @@ def _wrapper(single: Attention, varlen: Attention, cached: Attention | None) -> 
     process = utils._lazy_define_process_function(varlen)
     paged = utils._lazy_define_process_function(cached) if cached is not None else dict
     if cached is not None:  # as transformers does: the paged path cannot be compiled
-        cached = torch.compiler.disable(cached)
+        cached = torch.compiler.disable(cached)  # type: ignore[no-untyped-call]
     found = (single, varlen, cached, utils._pad_input, utils._unpad_input), (process, paged)
 
     def lazy_import_flash_attention(*arguments: Any, **keywords: Any) -> Any:
@@ -271,8 +278,8 @@ def _from_varlen(varlen: Attention, names: set[str]) -> Attention:
             if f"max_seqlen_{name}" in names:
                 said[f"max_seqlen_{name}"] = length
         found = varlen(query.flatten(0, 1), key.flatten(0, 1), value.flatten(0, 1), **said)
-        found = found[0] if isinstance(found, tuple) else found
-        return found.unflatten(0, query.shape[:2])
+        result: torch.Tensor = found[0] if isinstance(found, tuple) else found
+        return result.unflatten(0, query.shape[:2])
 
     return flash_attn_func
 

@@ -151,7 +151,9 @@ def _release(name: str) -> None:
             return
         del _held[name]
         registries = Registries.find()
-        for registry, value in ((registries.functions, entry.function), (registries.masks, entry.mask)) if registries else ():
+        for registry, value in (
+            ((registries.functions, entry.function), (registries.masks, entry.mask)) if registries else ()
+        ):
             if registry.get(name) is value:
                 del registry[name]
 

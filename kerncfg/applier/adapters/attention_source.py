@@ -159,7 +159,9 @@ class _Call:
         tree, own = _tree(function)
         if tree is None:
             return cls(chains=(("config",),) if "config" in names else (), calls=calls)
-        chains, asked, passes = [], [], {}
+        chains: list[tuple[str, ...]] = []
+        asked: list[Any] = []
+        passes: dict[str, str | None] = {}
         eager = around.get("eager_attention_forward")
         for node in ast.walk(tree):
             if _is_setting(node) and (chain := _chain(node.value, own)) is not None:  # type: ignore[attr-defined]
@@ -174,7 +176,11 @@ class _Call:
                 elif calls and _is_attention(node, own):
                     passes.update(_passed(node, own))
         return cls(
-            chains=tuple(chains), calls=calls, passes=passes, names=tuple(map(str, asked)), eager=eager if calls else None
+            chains=tuple(chains),
+            calls=calls,
+            passes=passes,
+            names=tuple(map(str, asked)),
+            eager=eager if calls else None,
         )
 
 
