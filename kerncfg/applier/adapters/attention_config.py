@@ -160,7 +160,7 @@ def edits(
     swaps = {key: _private(users[key][0], name) for key, name in whole.items() if _name(users[key][0]) != name}
     _add_holders(modules, swaps, every, names, registries)
     apart = {
-        (key, part.path): _private(users[key][0], names[id(part)])
+        (key, _scope(part, found, names)): _private(users[key][0], names[id(part)])
         for key, found in shared.items()
         for part in found
         if id(part) in names and names[id(part)] != _name(users[key][0])
@@ -269,6 +269,18 @@ def _add_holders(
     held = (value for module in modules for value in module.__dict__.values())
     for config in {id(value): value for value in held if isinstance(value, registries.config)}.values():
         visit(config, ())
+
+
+def _scope(part: Part, users: Sequence[Part], names: Mapping[int, str]) -> str:
+    """Return the path of the outermost module around a part in which all that share its configuration do as it does."""
+    others = [f"{user.path}." for user in users if names.get(id(user)) != names[id(part)]]
+    scope = above = part.path
+    while above:
+        above = above.rpartition(".")[0]
+        if any(path.startswith(f"{above}." if above else "") for path in others):
+            break
+        scope = above
+    return scope
 
 
 def _nearest(apart: Mapping[tuple[int, str], Swap], key: int, path: str) -> Swap | None:

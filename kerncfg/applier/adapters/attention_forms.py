@@ -251,7 +251,21 @@ def _wrapper(single: Attention, varlen: Attention, cached: Attention | None) -> 
         return found
 
     inner = _with(inner, lazy_import_flash_attention=lazy_import_flash_attention)
-    return _with(outer, _flash_attention_forward=inner)
+    return _with(outer, _flash_attention_forward=inner, get_target_dtype=_target(outer))
+
+
+def _target(outer: FunctionType) -> Callable[..., Any]:
+    """Return what says to which type float32 goes; transformers' own stumbles over attention without a Linear."""
+    own = outer.__globals__.get("get_target_dtype")
+
+    def get_target_dtype(query: torch.Tensor, module: nn.Module) -> torch.dtype | None:
+        plain = query.dtype == torch.float32 and not torch.is_autocast_enabled(query.device.type)
+        if plain and not any(isinstance(layer, nn.Linear) for layer in module.modules()):
+            return next((parameter.dtype for parameter in module.parameters()), None)
+        found: torch.dtype | None = own(query, module) if own is not None else None
+        return found
+
+    return get_target_dtype
 
 
 def _calls(function: Any, name: str) -> bool:
@@ -279,7 +293,7 @@ def _from_varlen(varlen: Attention, names: set[str]) -> Attention:
                 said[f"max_seqlen_{name}"] = length
         found = varlen(query.flatten(0, 1), key.flatten(0, 1), value.flatten(0, 1), **said)
         result: torch.Tensor = found[0] if isinstance(found, tuple) else found
-        return result.unflatten(0, query.shape[:2])
+        return result.view(*query.shape[:2], *result.shape[1:])
 
     return flash_attn_func
 
