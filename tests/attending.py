@@ -31,7 +31,6 @@ from transformers import (
     LlavaForConditionalGeneration,
     MistralConfig,
     MistralForCausalLM,
-    PreTrainedModel,
     Qwen3Config,
     Qwen3ForCausalLM,
     T5Config,
@@ -45,7 +44,7 @@ torch.set_num_threads(1)
 VOCABULARY = 97
 LENGTH = 10
 WINDOW = 4
-TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}  # of float32, where only the order of the sums differs
+TOLERANCE: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-5}  # of float32, where only the order of the sums differs
 
 _TEXT: dict[str, Any] = {
     "vocab_size": VOCABULARY,
@@ -68,7 +67,7 @@ _TOWER: dict[str, Any] = {
     "num_attention_heads": 2,
     "initializer_range": 0.5,
 }
-_IMAGE = {"image_size": 8, "patch_size": 4}
+_IMAGE: dict[str, Any] = {"image_size": 8, "patch_size": 4}
 
 
 def _gpt2() -> nn.Module:
@@ -82,9 +81,20 @@ def _t5() -> nn.Module:
 
 
 def _bart() -> nn.Module:
-    ends = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
-    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48}
-    sizes = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": VOCABULARY, "init_std": 0.5}
+    ends: dict[str, Any] = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
+    heads: dict[str, Any] = {
+        "encoder_attention_heads": 2,
+        "decoder_attention_heads": 2,
+        "encoder_ffn_dim": 48,
+        "decoder_ffn_dim": 48,
+    }
+    sizes: dict[str, Any] = {
+        "d_model": 32,
+        "encoder_layers": 1,
+        "decoder_layers": 1,
+        "vocab_size": VOCABULARY,
+        "init_std": 0.5,
+    }
     return BartForConditionalGeneration(BartConfig(**sizes, **heads, **ends))
 
 
@@ -99,7 +109,7 @@ def _clip() -> nn.Module:
     return CLIPModel(CLIPConfig(text_config=text.to_dict(), vision_config=vision.to_dict(), projection_dim=16))
 
 
-_SLIDING = {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "sliding_attention"]}
+_SLIDING: dict[str, Any] = {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "sliding_attention"]}
 _BERT = {key: value for key, value in _TEXT.items() if key not in ("num_key_value_heads", "head_dim")}
 
 _MODELS: dict[str, Callable[[], nn.Module]] = {
@@ -144,7 +154,7 @@ def padding() -> torch.Tensor:
     return mask
 
 
-def call(model: PreTrainedModel, name: str, ids: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+def call(model: Any, name: str, ids: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
     """Run a model; the result is of (batch, length, width)."""
     said: dict[str, Any] = {"input_ids": ids, "attention_mask": mask}
     if name in _TWO_SIDED:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaForCausalLM, Qwen3ForCausalLM
+from transformers import Qwen3ForCausalLM
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -49,6 +49,12 @@ def planned(name: str) -> KernelCode:
 
 def ran() -> int:
     return sum(attention_kernels.seen.values())
+
+
+def _gradient(model: Any, ids: torch.Tensor) -> torch.Tensor:
+    weight = model.model.layers[0].self_attn.q_proj.weight
+    loss: torch.Tensor = model(ids, labels=ids).loss
+    return torch.autograd.grad(loss, weight)[0]
 
 
 # What it computes
@@ -155,11 +161,10 @@ def test_several_sequences_in_one_row_do_not_see_each_other() -> None:
 
 def test_gradients_flow_and_are_those_of_eager() -> None:
     model, ids = attending.model("qwen3").train(), tokens()
-    weight = model.model.layers[0].self_attn.q_proj.weight
-    expected = torch.autograd.grad(model(ids, labels=ids).loss, weight)[0]
+    expected = _gradient(model, ids)
     for code in FORMS.values():
         attended = attend(model, None, code)
-        found = torch.autograd.grad(model(ids, labels=ids).loss, weight)[0]
+        found = _gradient(model, ids)
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
         attended.revert()
 
@@ -283,7 +288,7 @@ def test_half_of_a_part_cannot_be_chosen() -> None:
 
 
 def test_a_path_that_names_no_part_is_an_error_with_those_there_are() -> None:
-    with pytest.raises(ApplyError, match="no part of the model is at model.visual") as error:
+    with pytest.raises(ApplyError, match=r"no part of the model is at model\.visual") as error:
         attend(attending.model("llava"), "model.visual.**", interface)
     assert error.value.hint == "the parts that have attention: model.language_model, model.vision_tower"
 
@@ -311,7 +316,7 @@ def test_a_part_that_shares_its_configuration_may_not_have_attention_with_other_
     model = attending.model("bart")
     before = snapshot(model)
     with pytest.raises(
-        ApplyError, match="cannot have different masks: model.encoder with sdpa, model.decoder with flash"
+        ApplyError, match=r"cannot have different masks: model\.encoder with sdpa, model\.decoder with flash"
     ):
         attend(model, "model.decoder.**", FLASH)
     assert snapshot(model) == before
@@ -465,7 +470,8 @@ def test_a_configuration_that_somebody_set_meanwhile_stays() -> None:
 
 def test_another_model_of_the_same_configuration_stays_as_it_was() -> None:
     model = attending.model("qwen3")
-    other = Qwen3ForCausalLM(model.config).eval()
+    other: Any = Qwen3ForCausalLM(model.config)
+    other.eval()
     assert other.config is model.config
     before = snapshot(other)
     attended = attend(model, None, interface)
@@ -642,7 +648,7 @@ def test_a_saved_model_runs_its_kernel_again(name: str, way: str) -> None:
     attended.revert()
     assert not any(key.startswith("kerncfg") for key in ALL_ATTENTION_FUNCTIONS)
     file.seek(0)
-    made = pickle.load(file) if way == "pickle" else torch.load(file, weights_only=False)  # noqa: S301
+    made = pickle.load(file) if way == "pickle" else torch.load(file, weights_only=False)
     before = ran()
     assert torch.equal(call(made, "qwen3", ids, padding()), expected)
     assert ran() > before

@@ -103,9 +103,10 @@ class Attended:
         Raises:
             ConflictError: Another choice of attention was made on the same model later, and is still on.
         """
-        if later := self._edits.covered():
+        if self._edits.covered():
+            paths = ", ".join(_text(one.part) for one in self.wanted)
             raise ConflictError(
-                f"the attention of {later or 'the model'} cannot be reverted while a later choice is on it",
+                f"the attention of {paths} cannot be reverted while a later choice is on it",
                 hint="revert in reverse order, or all at once with kerncfg.revert(model)",
             )
         self._edits.undo()
@@ -147,13 +148,13 @@ def chosen(found: Sequence[Part], path: str | None) -> tuple[Part, ...]:
         if inside and len(inside) < len(part.places):
             left = next(place.path for place in part.places if place.path not in inside)
             raise ApplyError(
-                f"{path} names {inside[0]}, and not {left}, which gets the same mask from {_where(part)}",
+                f"{path} names {inside[0]}, and not {left}, which gets the same mask from {_text(part)}",
                 hint=f"attention is chosen for a whole part: write {part.path or '**'!r}",
             )
         if inside:
             taken.append(part)
     if not taken:
-        paths = ", ".join(sorted(_where(part) for part in found))
+        paths = ", ".join(sorted(_text(part) for part in found))
         raise ApplyError(f"no part of the model is at {path}", hint=f"the parts that have attention: {paths}")
     return tuple(taken)
 
@@ -165,7 +166,7 @@ def attend_parts(model: nn.Module, wanted: Sequence[Wanted]) -> Attended:
         ApplyError: A part cannot use what is wanted for it, or did not take it.
     """
     model = unwrapped(model)
-    if faults := [f"{_where(one.part)}: {_codes(one)}: {reason}" for one in wanted if (reason := fault(one))]:
+    if faults := [f"{_text(one.part)}: {_codes(one)}: {reason}" for one in wanted if (reason := fault(one))]:
         raise ApplyError("\n".join(faults))
     leases: dict[str, Lease] = {}
     made: Edits | None = None
@@ -250,7 +251,7 @@ def _refused(part: Part, code: Any, found: Form) -> str | None:
         return f"{cls} says {flag} = False, and this kernel is called in that way"
     allowed = getattr(module, "_compatible_flash_implementations", None)
     if found.kind == "flash" and allowed is not None and not _named(code, allowed):
-        return f"{cls} works with {', '.join(allowed)} only"
+        return f"{cls} works with the attention {', '.join(allowed)} only"
     for place in part.places:
         if place.reading.names:
             names = " or ".join(place.reading.names)
@@ -316,10 +317,10 @@ def _check(wanted: Sequence[Wanted], names: Mapping[int, str]) -> None:
             if found != name:
                 raise ApplyError(
                     f"{path or 'the model'} did not take the attention {_codes(one)}: it finds {found!r} there",
-                    hint=f"leave {_where(one.part)} out of the row {one.name}",
+                    hint=f"leave {_text(one.part)} out of the row {one.name}",
                 )
         if registries is None or name not in registries.masks:
-            raise ApplyError(f"{_where(one.part)}: no masks are registered for the attention {name!r}")
+            raise ApplyError(f"{_text(one.part)}: no masks are registered for the attention {name!r}")
 
 
 def _dotted(path: str) -> list[str]:
@@ -328,7 +329,7 @@ def _dotted(path: str) -> list[str]:
     return ["", *(".".join(pieces[:end]) + "." for end in range(1, len(pieces) + 1))]
 
 
-def _where(part: Part) -> str:
+def _text(part: Part) -> str:
     return part.path or "the model"
 
 

@@ -98,33 +98,30 @@ class Edits:
 
     names: Mapping[int, str]  # by the id of each part
     before: Mapping[int, str | None]
-    modules: list[tuple[str, nn.Module, dict[str, Swap]]]
+    modules: list[tuple[nn.Module, dict[str, Swap]]]
     leases: tuple[Lease, ...]
-    done: list[tuple[str, nn.Module, Held]] = field(default_factory=list)
+    done: list[tuple[nn.Module, Held]] = field(default_factory=list)
 
     def do(self) -> None:
         """Give every module its private configurations."""
-        for path, module, swaps in self.modules:
+        for module, swaps in self.modules:
             held = Held(swaps, self.leases, Held.of(module))
-            self.done.append((path, module, held))
+            self.done.append((module, held))
             held.put(module)
 
     def active(self) -> bool:
         """Whether anything of this is still on, or nothing had to be done."""
-        return not self.modules or any(Held.of(module) is held for _, module, held in self.done)
+        return not self.modules or any(Held.of(module) is held for module, held in self.done)
 
-    def covered(self) -> str | None:
-        """Return the path of a module to which something was done later, if there is one."""
-        for path, module, held in self.done:
-            found = Held.of(module)
-            if found is not held and any(below is held for below in _below(found)):
-                return path or "the model"
-        return None
+    def covered(self) -> bool:
+        """Whether something was done later to one of the modules, and is still on."""
+        found = ((Held.of(module), held) for module, held in self.done)
+        return any(top is not held and any(below is held for below in _below(top)) for top, held in found)
 
     def undo(self) -> None:
         """Take back what was done, the last first; what is gone already is passed by."""
         while self.done:
-            _, module, held = self.done.pop()
+            module, held = self.done.pop()
             if Held.of(module) is held:
                 held.drop(module)
 
@@ -170,7 +167,7 @@ def edits(
         held = {name: value for name, value in module.__dict__.items() if isinstance(value, registries.config)}
         found_here = ((name, swaps.get(id(value)) or _nearest(apart, id(value), path)) for name, value in held.items())
         if own := {name: swap for name, swap in found_here if swap is not None}:
-            made.append((path, module, own))
+            made.append((module, own))
     before = {id(part): part.current for part in wanted}
     return Edits(names=names, before=before, modules=made, leases=tuple(leases.values()))
 

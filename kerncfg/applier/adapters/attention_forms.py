@@ -95,7 +95,8 @@ def _form(code: Any, mask: str) -> Form:
     if not callable(code) or isinstance(code, type | nn.Module):
         what = "module" if inspect.ismodule(code) else "class" if isinstance(code, type) else type(code).__name__
         return Form(
-            kind="", fault=f"an attention kernel is a function, or offers flash_attn_varlen_func; this is a {what}"
+            kind="",
+            fault=f"an attention kernel is no {what}, expected a function or what offers flash_attn_varlen_func",
         )
     parameters = _parameters(code)
     if parameters is None:

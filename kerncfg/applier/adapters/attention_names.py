@@ -54,10 +54,11 @@ class Use:
         said = [*map(_identity, self.codes), self.kind, self.always]
         said += [f"{cls.__module__}.{cls.__qualname__}" for cls, _ in self.own]
         digest = hashlib.sha256(repr(said).encode()).hexdigest()[:12]
-        if self.kind != "flash_attention_2":
-            return f"kerncfg_{digest}"
-        paged = all(self._form(code).cached for code in self.codes)
-        return f"kerncfg_{digest}_flash_attention{'_2' if paged else ''}"
+        words = ["kerncfg", digest]
+        if self.kind == "flash_attention_2":
+            words += ["flash", "attention"]
+            words += ["2"] if all(self._form(code).cached for code in self.codes) else []
+        return "_".join(words)
 
     def _form(self, code: Any) -> Form:
         return form(code.code if isinstance(code, KernelCode) else code, self.kind)
