@@ -259,6 +259,7 @@ _APPLYING: Mapping[str, tuple[str, ...]] = {
         "… is no attention function, expected …",
         "… is not called as …",
         "… has no …, and models need both",
+        "the signature of … cannot be read",
         "… has no …, and transformers passes …",
         "… offers …, and no flash_attn_varlen_func, which padding needs",
         "transformers … calls flash attention in another way than the 5.24 known here",

@@ -54,7 +54,8 @@ def ran() -> int:
 def _gradient(model: Any, ids: torch.Tensor) -> torch.Tensor:
     weight = model.model.layers[0].self_attn.q_proj.weight
     loss: torch.Tensor = model(ids, labels=ids).loss
-    return torch.autograd.grad(loss, weight)[0]
+    found: torch.Tensor = torch.autograd.grad(loss, weight)[0]
+    return found
 
 
 # What it computes
@@ -176,7 +177,7 @@ def test_a_model_compiles_after_its_attention_was_chosen(code: Any) -> None:
     with torch.no_grad():
         expected = model(ids, use_cache=False).logits
         torch.compiler.reset()
-        compiled = torch.compile(model, backend="aot_eager")
+        compiled: Any = torch.compile(model, backend="aot_eager")
         torch.testing.assert_close(compiled(ids, use_cache=False).logits, expected, **TOLERANCE)
         attended.revert()
         torch.testing.assert_close(compiled(ids, use_cache=False).logits, expected, **TOLERANCE)

@@ -11,6 +11,7 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -55,10 +56,12 @@ class Form:
     def misfit(self, part: Part) -> str | None:
         """Say what a part passes to its attention that this form would drop."""
         for place in part.places if self.takes is not None else ():
-            for name, attribute in place.reading.passes.items():
+            for name, chain in place.reading.passes.items():
                 if name in _HARMLESS or name in self.takes:  # type: ignore[operator]
                     continue
-                value = getattr(place.module, attribute, None) if attribute is not None else "…"
+                value: Any = (
+                    "…" if chain is None else reduce(lambda found, key: getattr(found, key, None), chain, place.module)
+                )
                 if value is not None:
                     said = f" ({value})" if isinstance(value, bool | int | float) else ""
                     return (

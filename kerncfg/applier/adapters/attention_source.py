@@ -26,7 +26,7 @@ class Reading:
 
     `chains` are the attributes that lead from `self` to the configurations it looks at when called; `copied` those in
     which it keeps a choice that it looked at when built, and uses later; `fixed` that it chose otherwise then.
-    `passes` are the keywords it calls attention with, each with the attribute that is passed if it is one.
+    `passes` are the keywords it calls attention with, each with the attributes that lead from `self` to what is passed.
     `names` are the implementations that it asks for by name where it calls attention, `asks` whether it does anywhere.
     """
 
@@ -34,7 +34,7 @@ class Reading:
     copied: tuple[str, ...] = ()
     fixed: bool = False
     calls: bool = False
-    passes: Mapping[str, str | None] = field(default_factory=dict)
+    passes: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
     names: tuple[str, ...] = ()
     asks: bool = False
     eager: Callable[..., Any] | None = None
@@ -148,7 +148,7 @@ class _Call:
 
     chains: tuple[tuple[str, ...], ...] = ()
     calls: bool = False
-    passes: Mapping[str, str | None] = field(default_factory=dict)
+    passes: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
     names: tuple[str, ...] = ()
     eager: Callable[..., Any] | None = None
 
@@ -161,7 +161,7 @@ class _Call:
             return cls(chains=(("config",),) if "config" in names else (), calls=calls)
         chains: list[tuple[str, ...]] = []
         asked: list[Any] = []
-        passes: dict[str, str | None] = {}
+        passes: dict[str, tuple[str, ...] | None] = {}
         eager = around.get("eager_attention_forward")
         for node in ast.walk(tree):
             if _is_setting(node) and (chain := _chain(node.value, own)) is not None:  # type: ignore[attr-defined]
@@ -190,8 +190,16 @@ def _is_attention(call: ast.Call, own: str) -> bool:
     return isinstance(call.func, ast.Name) and given > 3 and bool(call.args) and _chain(call.args[0], own) == ()
 
 
-def _passed(call: ast.Call, own: str) -> Iterator[tuple[str, str | None]]:
+def _passed(call: ast.Call, own: str) -> Iterator[tuple[str, tuple[str, ...] | None]]:
     for keyword in call.keywords:
         if keyword.arg is not None:
-            chain = _chain(keyword.value, own)
-            yield keyword.arg, chain[0] if chain is not None and len(chain) == 1 else None
+            yield keyword.arg, _chain(_attribute(keyword.value), own)
+
+
+def _attribute(node: ast.expr) -> ast.expr:
+    """Return `getattr(a, "b", …)` as `a.b`, and anything else as it is."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "getattr" and node.args[1:]:
+        of, name = node.args[:2]
+        if isinstance(name, ast.Constant) and isinstance(name.value, str):
+            return ast.Attribute(value=of, attr=name.value)
+    return node
