@@ -109,7 +109,7 @@ class _Copied(_Warned):
         return self.kept
 
 
-class _Base(PreTrainedModel):
+class _Base(PreTrainedModel):  # type: ignore[no-untyped-call]
     pass
 
 
@@ -164,10 +164,11 @@ def test_a_tower_that_packs_images_for_flash_attention_sees_it_in_the_name(name:
         "plain": attention_kernels.plain,
         "interface": attention_kernels.interface,
     }
-    config = Qwen2VLConfig().vision_config
+    config: Any = Qwen2VLConfig().vision_config
     config.depth, config.embed_dim, config.hidden_size, config.num_heads = 2, 32, 32, 2
     torch.manual_seed(0)
-    tower: Any = Qwen2VisionTransformerPretrainedModel(config).eval()
+    tower: Any = Qwen2VisionTransformerPretrainedModel(config)
+    tower.eval()
     grid = torch.tensor([[1, 4, 4], [1, 2, 4]])
     pixels = torch.randn(24, 3 * config.temporal_patch_size * config.patch_size**2)
     seen = attention_kernels.seen

@@ -99,7 +99,7 @@ def test_keywords_that_a_function_names_or_asks_for_are_not_dropped() -> None:
     assert "softcap" in (form(_asks, "auto").takes or ())
     assert "softcap" in (form(attention_kernels.interface, "auto").takes or ())
     assert "softcap" not in (form(_declared, "auto").takes or ())
-    assert form(attention_kernels.FLASH, "auto").takes == {"sliding_window", "softcap"}
+    assert form(attention_kernels.FLASH, "auto").takes == frozenset({"sliding_window", "softcap"})
 
 
 def test_a_kernel_without_windows_does_not_fit_a_model_with_them() -> None:

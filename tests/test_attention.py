@@ -6,6 +6,8 @@ import copy
 import gc
 import io
 import pickle
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -655,6 +657,22 @@ def test_a_saved_model_runs_its_kernel_again(name: str, way: str) -> None:
     assert ran() > before
     revert(made)
     assert set(implementations(made).values()) == {"sdpa"}
+
+
+def test_another_process_runs_the_kernel_of_a_saved_model(tmp_path: Path) -> None:
+    model, ids = attending.model("qwen3"), tokens()
+    attend(model, None, (planned("interface"), planned("plain")))
+    torch.save(model, tmp_path / "model.pt")
+    script = (
+        "import sys, torch\nfrom tests.attention_kernels import seen\n"
+        "model = torch.load(sys.argv[1], weights_only=False)\n"
+        f"print(float(model(torch.tensor({ids.tolist()})).logits.detach().abs().sum()), seen['interface'])"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "model.pt")]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parent.parent)
+    total, count = said.stdout.split()
+    assert count == "2"
+    assert float(total) == pytest.approx(float(call(model, "qwen3", ids).abs().sum()), rel=1e-5)
 
 
 def test_a_model_whose_kernel_no_file_could_name_cannot_be_saved() -> None:

@@ -121,8 +121,8 @@ def attend(model: nn.Module, path: str | None, code: Any, mask: str = "auto", na
         ApplyError: There is no such part, it cannot use this attention, or it did not take it.
     """
     model = unwrapped(model)
-    found = chosen(parts(model), path)
-    return attend_parts(model, [Wanted.of(part, code, mask, name) for part in found])
+    every = parts(model)
+    return attend_parts(model, [Wanted.of(part, code, mask, name) for part in chosen(every, path)], every)
 
 
 def chosen(found: Sequence[Part], path: str | None) -> tuple[Part, ...]:
@@ -159,8 +159,10 @@ def chosen(found: Sequence[Part], path: str | None) -> tuple[Part, ...]:
     return tuple(taken)
 
 
-def attend_parts(model: nn.Module, wanted: Sequence[Wanted]) -> Attended:
+def attend_parts(model: nn.Module, wanted: Sequence[Wanted], every: Sequence[Part] | None = None) -> Attended:
     """Make parts of a model use the attention that is wanted for each; on an error nothing is done.
+
+    `every` are the `parts` of the model, among them the wanted ones, if the caller has them.
 
     Raises:
         ApplyError: A part cannot use what is wanted for it, or did not take it.
@@ -173,7 +175,7 @@ def attend_parts(model: nn.Module, wanted: Sequence[Wanted]) -> Attended:
     try:
         names = {id(one.part): _name(one, leases) for one in wanted}
         kinds = {id(one.part): _kind(one) for one in wanted}
-        made = edits(model, [one.part for one in wanted], names, kinds, leases)
+        made = edits(model, [one.part for one in wanted], every or parts(model), names, kinds, leases)
         made.do()
         _check(wanted, names)
     except BaseException:

@@ -102,7 +102,7 @@ class Part:
 
 def is_config(value: Any, registries: Registries) -> bool:
     """Whether a value is a model's configuration, and has the choice of attention."""
-    return isinstance(value, registries.config) and SETTING in dir(type(value))
+    return isinstance(value, registries.config) and hasattr(type(value), SETTING)
 
 
 def parts(model: nn.Module) -> tuple[Part, ...]:

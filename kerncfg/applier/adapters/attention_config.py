@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from kerncfg.applier.adapters.attention import BUILT_IN, Part, Registries, is_config, parts
+from torch import nn
+
+from kerncfg.applier.adapters.attention import BUILT_IN, Part, Registries, is_config
 from kerncfg.applier.adapters.attention_names import Lease, kind_of
 from kerncfg.applier.adapters.attention_source import SETTING
 from kerncfg.applier.adapters.torch import walk
 from kerncfg.errors import ApplyError
 
-if TYPE_CHECKING:
-    from torch import nn
-
 __all__ = ["ENTRY", "Edits", "Held", "Swap", "edits"]
 
 ENTRY = "_kerncfg_attention"
+_OWN = nn.Module().__dict__.keys()  # what every module has; to ask each of its values would take most of the time
 _INTERNAL = f"{SETTING}_internal"
 
 
@@ -135,6 +135,7 @@ def _below(held: Held | None) -> Iterator[Held]:
 def edits(
     model: nn.Module,
     wanted: Sequence[Part],
+    every: Sequence[Part],
     names: Mapping[int, str],
     kinds: Mapping[int, str | None],
     leases: Mapping[str, Lease],
@@ -148,14 +149,16 @@ def edits(
     if registries is None:
         return Edits(names=names, before={}, modules=[], leases=())
     paths, modules, _ = walk(model)
-    every = _every(model, wanted)
+    holders = _holders(paths, modules, registries)
+    mine = {part.path: part for part in wanted}
+    every = [mine.get(part.path, part) for part in every]
     users = _users(every, names, registries)
     shared = {key: found for key, (_, found) in users.items() if not _agree(found, names)}
     for found in shared.values():
         _check_kinds(found, kinds)
     whole = {key: names[id(found[0])] for key, (_, found) in users.items() if key not in shared}
     swaps = {key: _private(users[key][0], name) for key, name in whole.items() if _name(users[key][0]) != name}
-    _add_holders(modules, swaps, every, names, registries)
+    _add_around(holders, swaps, every, names, registries)
     apart = {
         (key, _scope(part, found, names)): _private(users[key][0], names[id(part)])
         for key, found in shared.items()
@@ -163,8 +166,7 @@ def edits(
         if id(part) in names and names[id(part)] != _name(users[key][0])
     }
     made = []
-    for path, module in zip(paths, modules, strict=True):
-        held = {name: value for name, value in module.__dict__.items() if isinstance(value, registries.config)}
+    for path, module, held in holders:
         found_here = ((name, swaps.get(id(value)) or _nearest(apart, id(value), path)) for name, value in held.items())
         if own := {name: swap for name, swap in found_here if swap is not None}:
             made.append((module, own))
@@ -172,13 +174,21 @@ def edits(
     return Edits(names=names, before=before, modules=made, leases=tuple(leases.values()))
 
 
+_Holder = tuple[str, nn.Module, dict[str, Any]]
+
+
+def _holders(paths: Sequence[str], modules: Sequence[nn.Module], registries: Registries) -> list[_Holder]:
+    """Return the modules that hold configurations, each with those it holds, by attribute."""
+    cls, found = registries.config, []
+    for path, module in zip(paths, modules, strict=True):
+        entries = module.__dict__
+        held = [name for name in entries.keys() - _OWN if isinstance(entries[name], cls)]
+        if held:
+            found.append((path, module, {name: entries[name] for name in held}))
+    return found
+
+
 _Users = dict[int, tuple[Any, list[Part]]]
-
-
-def _every(model: nn.Module, wanted: Sequence[Part]) -> list[Part]:
-    """Return all parts of a model, the wanted ones as they are."""
-    mine = {part.path: part for part in wanted}
-    return [mine.get(part.path, part) for part in parts(model)]
 
 
 def _users(every: Sequence[Part], names: Mapping[int, str], registries: Registries) -> _Users:
@@ -233,8 +243,8 @@ def _private(config: Any, name: str | None) -> Swap:
     return made
 
 
-def _add_holders(
-    modules: Sequence[nn.Module],
+def _add_around(
+    holders: Sequence[_Holder],
     swaps: dict[int, Swap],
     every: Sequence[Part],
     names: Mapping[int, str],
@@ -263,8 +273,7 @@ def _add_holders(
             made.settle()
         return id(config) in swaps
 
-    held = (value for module in modules for value in module.__dict__.values())
-    for config in {id(value): value for value in held if isinstance(value, registries.config)}.values():
+    for config in {id(value): value for _, _, held in holders for value in held.values()}.values():
         visit(config, ())
 
 

@@ -11,7 +11,6 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import reduce
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -59,15 +58,19 @@ class Form:
             for name, chain in place.reading.passes.items():
                 if name in _HARMLESS or name in self.takes:  # type: ignore[operator]
                     continue
-                value: Any = (
-                    "…" if chain is None else reduce(lambda found, key: getattr(found, key, None), chain, place.module)
-                )
+                value = "…" if chain is None else _found(place.module, chain)
                 if value is not None:
                     said = f" ({value})" if isinstance(value, bool | int | float) else ""
                     return (
                         f"{type(place.module).__qualname__} passes {name}{said} to its attention, and this takes none"
                     )
         return None
+
+
+def _found(value: Any, chain: tuple[str, ...]) -> Any:
+    for name in chain:
+        value = getattr(value, name, None)
+    return value
 
 
 def form(code: Any, mask: str) -> Form:
