@@ -154,22 +154,22 @@ def edits(
     every = [mine.get(part.path, part) for part in every]
     users = _users(every, names, registries)
     shared = {key: found for key, (_, found) in users.items() if not _agree(found, names)}
-    for found in shared.values():
-        _check_kinds(found, kinds)
+    for sharing in shared.values():
+        _check_kinds(sharing, kinds)
     whole = {key: names[id(found[0])] for key, (_, found) in users.items() if key not in shared}
     swaps = {key: _private(users[key][0], name) for key, name in whole.items() if _name(users[key][0]) != name}
     _add_around(holders, swaps, every, names, registries)
     apart = {
-        (key, _scope(part, found, names)): _private(users[key][0], names[id(part)])
-        for key, found in shared.items()
-        for part in found
+        (key, _scope(part, sharing, names)): _private(users[key][0], names[id(part)])
+        for key, sharing in shared.items()
+        for part in sharing
         if id(part) in names and names[id(part)] != _name(users[key][0])
     }
     made = []
     for path, module, held in holders:
-        found_here = ((name, swaps.get(id(value)) or _nearest(apart, id(value), path)) for name, value in held.items())
-        if own := {name: swap for name, swap in found_here if swap is not None}:
-            made.append((module, own))
+        found = {name: swaps.get(id(value)) or _nearest(apart, id(value), path) for name, value in held.items()}
+        if any(found.values()):
+            made.append((module, {name: swap for name, swap in found.items() if swap is not None}))
     before = {id(part): part.current for part in wanted}
     return Edits(names=names, before=before, modules=made, leases=tuple(leases.values()))
 

@@ -157,7 +157,6 @@ def _function(function: Any, parameters: Mapping[str, Any]) -> Form:
 
 
 def _plain(function: Any, names: frozenset[str]) -> Attention:
-    repeated, grouped = "enable_gqa" not in names, "enable_gqa" in names
     biased = sys.modules["transformers.integrations.sdpa_attention"].create_position_bias_mask
 
     def attention(
@@ -174,10 +173,6 @@ def _plain(function: Any, names: frozenset[str]) -> Attention:
         **kwargs: Any,
     ) -> tuple[torch.Tensor, None]:
         length = query.shape[2]
-        said: dict[str, Any] = {}
-        groups = query.shape[1] // key.shape[1]
-        if groups > 1 and repeated:
-            key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
         causal = length > 1 and attention_mask is None and causal
         if causal and key.shape[2] > length:  # an empty static cache: what is behind the queries is not there yet
@@ -185,22 +180,26 @@ def _plain(function: Any, names: frozenset[str]) -> Attention:
             position_bias = position_bias[..., :length] if position_bias is not None else None
         if position_bias is not None:
             attention_mask, causal = biased(position_bias, attention_mask, causal, query, key), False
-        if grouped and groups > 1:
-            said["enable_gqa"] = True
-        if softcap is not None:
-            said["softcap"] = softcap
-        if "is_causal" in names:
-            said["is_causal"] = causal
-        elif causal:
+        if causal and "is_causal" not in names:
             attention_mask = torch.ones(length, key.shape[2], dtype=torch.bool, device=query.device).tril()
-        if "dropout_p" in names:
-            said["dropout_p"] = dropout
-        elif dropout:
-            raise ValueError("this attention kernel has no dropout_p, and the model asks for dropout in its attention")
+        said = _said(names, is_causal=causal, dropout_p=dropout, softcap=softcap)
+        groups = query.shape[1] // key.shape[1]
+        if groups > 1 and "enable_gqa" in names:
+            said["enable_gqa"] = True
+        elif groups > 1:
+            key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
         found = function(query, key, value, attn_mask=attention_mask, scale=scaling, **said)
         return found.transpose(1, 2).contiguous(), None
 
     return attention
+
+
+def _said(names: frozenset[str], *, is_causal: bool, dropout_p: float, softcap: float | None) -> dict[str, Any]:
+    """Return what a function of these parameters is to be told beyond its tensors, mask and scale."""
+    if dropout_p and "dropout_p" not in names:
+        raise ValueError("this attention kernel has no dropout_p, and the model asks for dropout in its attention")
+    said: dict[str, Any] = {"is_causal": is_causal, "dropout_p": dropout_p, "softcap": softcap}
+    return {name: value for name, value in said.items() if name in names and value is not None}
 
 
 def _flash(kernel: Any) -> Form:
