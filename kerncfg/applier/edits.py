@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from kerncfg.sources import reload
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from kerncfg.documents.plan import Kernel
 
 __all__ = ["Edit", "Forward", "Owner"]
@@ -53,6 +55,9 @@ class Edit:
     owner: Owner
     forwards: tuple[Forward | None, Forward | None]
     kernels: tuple[Kernel | None, Kernel | None]
+
+    def arrived(self, module: nn.Module) -> None:
+        """Take note that a copy of a module has all its entries; what is done to it alone needs no more."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Edit:
         return self
