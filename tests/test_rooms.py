@@ -58,6 +58,7 @@ ORDER = (
     "applier.decide",
     "applier.groups",
     "applier.stacking",
+    "applier.arguments",
     "applier.layouts",
     "applier.converting",
     "applier.fuse",

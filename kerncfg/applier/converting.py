@@ -60,9 +60,9 @@ class Converted:
     def install(self, values: Sequence[torch.Tensor]) -> None:
         """Put new parameters where the members' were; these keep their identity, and lose their memory."""
         stock = [slot.owner._parameters[slot.name] for slot in self.slots]
-        self.stock = [one for one in stock if one is not None]
-        trains = any(one.requires_grad for one in self.stock)
+        trains = any(one.requires_grad for one in stock if one is not None)
         self.new = [nn.Parameter(value, requires_grad=trains) for value in values]
+        self.stock = [one for one in stock if one is not None]
         self.homes = self._homes()
         self.layers = [(owner, list(owner._parameters)) for owner in self._owners()]
         for owner, _ in self.layers:
@@ -75,7 +75,8 @@ class Converted:
         """Put the members' parameters back, with the values that the new ones have by now."""
         for owner, _ in self.layers:
             drop_hooks(owner, self)
-        for one, value in zip(self.stock, self.back([slot.get().detach() for slot in self.homes]), strict=True):
+        self._look()
+        for one, value in zip(self.stock, self.back([one.detach() for one in self.new]), strict=True):
             one.data = value
         for owner, _ in self.layers:
             self._show_stock(owner)
@@ -118,7 +119,9 @@ class Converted:
         mine = {slot.name: one for slot, one in zip(self.slots, self.stock, strict=True) if slot.owner is owner}
         order = next(order for known, order in self.layers if known is owner)
         entries.clear()
-        entries.update({key: mine[key] if key in mine else others[key] for key in order if key in mine or key in others})
+        entries.update(
+            {key: mine[key] if key in mine else others[key] for key in order if key in mine or key in others}
+        )
         entries.update({key: value for key, value in others.items() if key not in entries})
 
     def _hook(self, owner: nn.Module) -> None:
@@ -128,10 +131,20 @@ class Converted:
 
     def expose(self, owner: nn.Module) -> None:
         """Show an owner's stock parameters, with the values of now."""
-        self.new = [slot.owner._parameters[slot.name] or one for slot, one in zip(self.homes, self.new, strict=True)]
-        for one, value in zip(self.stock, self.back([one.detach() for one in self.new]), strict=True):
-            one.data = value
+        self._look()
+        values = self.back([one.detach() for one in self.new])
+        for slot, one, value in zip(self.slots, self.stock, values, strict=True):
+            if slot.owner is owner:
+                one.data = value
         self._show_stock(owner)
+
+    def _look(self) -> None:
+        """See whether something put other parameters where the new ones were, as a move may."""
+        stock = {id(one) for one in self.stock}
+        there = [slot.owner._parameters.get(slot.name) for slot in self.homes]
+        self.new = [
+            one if found is None or id(found) in stock else found for found, one in zip(there, self.new, strict=True)
+        ]
 
     def blank(self) -> None:
         """Show stock parameters of the right form with any values, so that a copy's layout can be made."""
@@ -146,16 +159,18 @@ class Converted:
     def hide(self, owner: nn.Module) -> None:
         """Show the new parameters again."""
         self._show_new(owner)
-        for one in self.stock:
-            one.data = one.data.new_empty(0)
+        for slot, one in zip(self.slots, self.stock, strict=True):
+            if slot.owner is owner:
+                one.data = one.data.new_empty(0)
 
     def load(self, owner: nn.Module) -> None:
         """Take over what was loaded into an owner's stock parameters, or put there instead of them."""
-        shown = [
-            owner._parameters.get(slot.name) if slot.owner is owner else None for slot in self.slots
-        ]
-        self.stock = [new if new is not None else one for new, one in zip(shown, self.stock, strict=True)]
-        values = self._forward([one.detach() for one in self.stock])
+        known = self.back([one.detach() for one in self.new])
+        for place, slot in enumerate(self.slots):
+            if slot.owner is owner and (found := owner._parameters.get(slot.name)) is not None:
+                self.stock[place] = found
+                known[place] = found.detach()
+        values = self._forward(known)
         with torch.no_grad():
             for one, value in zip(self.new, values, strict=True):
                 if (one.shape, one.dtype, one.device) == (value.shape, value.dtype, value.device):

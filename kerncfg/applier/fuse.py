@@ -11,18 +11,19 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
+from kerncfg.applier.arguments import Unknown, arguments, names_of
 from kerncfg.applier.attributes import attributes
 from kerncfg.applier.bind import Edit, Owner, bind, bound, unbind
 from kerncfg.applier.contract import fit
 from kerncfg.applier.converting import Converted
-from kerncfg.applier.layouts import Scheme, Unfit, companion, parameters_of, scheme
+from kerncfg.applier.layouts import Scheme, Unfit, companion, scheme
 from kerncfg.applier.stacking import Kept, Source, Stack, following, link, twin
 from kerncfg.errors import ApplyError, ConflictError
 from kerncfg.sources import reload
@@ -115,9 +116,7 @@ class _Preparation:
     stacks: dict[tuple[tuple[int, str], ...], Stack] = field(default_factory=dict)
     converted: list[Converted] = field(default_factory=list)
 
-    def prepared(
-        self, codes: Pair, kernels: tuple[Kernel | None, Kernel | None], modes: tuple[Mode, Mode]
-    ) -> Prepared:
+    def prepared(self, codes: Pair, kernels: tuple[Kernel | None, Kernel | None], modes: tuple[Mode, Mode]) -> Prepared:
         layouts: dict[Any, nn.Module] = {}
         for code, mode in zip(codes, modes, strict=True):
             if code is None:
@@ -148,9 +147,9 @@ class _Preparation:
         layout = companion(code)
         if layout is None:
             return f"a fused kernel needs a class {code.__name__}Layout(nn.Module) beside it, in {code.__module__}"
-        if parameters_of(layout, len(self.group.modules)) is None:
-            takes = str(inspect.signature(layout))
-            return f"{layout.__name__}{takes} does not take the {len(self.group.modules)} members"
+        if names_of(layout, self.group.modules) is None:
+            takes, count = inspect.signature(layout), len(self.group.modules)
+            return f"{layout.__name__}{takes} does not take {count} {'member' if count == 1 else 'members'}"
         return None
 
     def _layout(self, code: Any) -> nn.Module:
@@ -160,7 +159,7 @@ class _Preparation:
         missing = [
             name
             for name in sorted(attributes(code.forward).reads)
-            if not hasattr(code, name) and not _has(layout, name)
+            if not hasattr(code, name) and not hasattr(layout, name)
         ]
         if missing:
             raise Unfit(f"its forward reads self.{missing[0]}, which {type(layout).__name__} has not")
@@ -242,10 +241,6 @@ def _round(value: torch.Tensor) -> tuple[float, float]:
     return 4 * eps, 4 * eps * float(value.abs().max()) if value.numel() else 0.0
 
 
-def _has(layout: nn.Module, name: str) -> bool:
-    return hasattr(layout, name)
-
-
 def _around(part: nn.Module) -> str | None:
     entries = part.__dict__
     made = bound(part)
@@ -268,11 +263,14 @@ def lay_out(
         Unfit: It cannot be made of these members.
     """
     cls: Any = companion(code)
-    names = parameters_of(cls, len(members)) or []
+    names = names_of(cls, members) or []
     cuda = sorted({p.device.index for member in members for p in member.parameters() if p.device.type == "cuda"})
     try:
+        given = arguments(cls, members)
         with torch.random.fork_rng(devices=cuda), torch.inference_mode(False):
-            layout = cls(*members)
+            layout = cls(**given) if isinstance(given, Mapping) else cls(*given)
+    except Unknown as name:
+        raise Unfit(f"{cls.__name__} wants {name}, and what that was cannot be told from the module") from None
     except Exception as error:
         raise Unfit(f"{cls.__name__}({', '.join(names)}) raised {type(error).__name__}: {error}") from error
     try:
@@ -394,6 +392,7 @@ class Fusion:
         "layouts",
         "members",
         "notes",
+        "parts",
         "paths",
         "stacks",
     )
@@ -408,6 +407,7 @@ class Fusion:
         self.converted = prepared.converted
         self.config = prepared.config
         self.notes = prepared.notes
+        self.parts = {id(part) for member in self.members for part in member.modules()}
         self.awaited = False  # whether this is a copy whose members are not all there
         self.edits = tuple(
             _FuseEdit(owner, _forwards(self.codes, place == 0), self.kernels, place == 0)
@@ -477,6 +477,20 @@ class Fusion:
                 converted.remove()
                 converted.stock = []
 
+    def changed(self) -> str | None:
+        """Say what came between the members and the kernel since, which passes it by; for reports."""
+        held = {id(part) for layout in self.layouts if layout is not None for part in layout.modules()}
+        for path, member in zip(self.paths, self.members, strict=True):
+            for name, part in member.named_modules():
+                where = f"{path}.{name}" if name else path
+                if part is not member and id(part) not in held and id(part) not in self.parts:
+                    return f"changed since: {where} is another module, which the kernel does not run"
+                if part is not member and id(part) not in held and (around := _around(part)):
+                    return f"changed since: {where} has {around}, which the kernel passes by"
+        if all(stack.holds() for stack in self.stacks):
+            return None
+        return "changed since: stacked parameters no longer share one memory, so each call stacks a copy of them"
+
     def rejoin(self) -> None:
         """Let parameters that were moved, cast or replaced share one memory again."""
         for stack in self.stacks:
@@ -506,6 +520,7 @@ class Fusion:
         for converted in self.converted:
             converted.show()
         self.stacks = tuple(stacks.values())
+        self.parts = {id(part) for member in self.members for part in member.modules()}
         self.rejoin()
         self.layouts = made.get(self.codes[0]), made.get(self.codes[1])
 

@@ -31,6 +31,12 @@ class Group:
     modules: tuple[nn.Module, ...]
     layers: tuple[LayerClass, ...]
 
+    @classmethod
+    def of(cls, site: Site) -> Group:
+        """Return the group that one site is: of a kernel whose layout takes a single module."""
+        parent = site.path.rpartition(".")[0]
+        return cls(parent=parent, paths=(site.path,), modules=(site.module,), layers=(site.layer,))
+
     @property
     def path(self) -> str:
         """The path of the first member, which runs the kernel."""
@@ -71,16 +77,16 @@ def groups(root: nn.Module, members: Sequence[tuple[str, str]], sites: Sites | N
                 )
             )
         elif any(fitting) or "**" not in parent.split("."):
-            lacks = [f"{name} {child}" for (name, _), child, fits in zip(members, children, fitting, strict=True) if not fits]
-            lacking[path or "the model itself"] = _instead(family, children) or " and ".join(lacks)
-    if not found:
-        raise ApplyError(f"no parent has every member: {_wanted(members)}{_nearest(sites, members)}")
+            wanted = zip(members, children, fitting, strict=True)
+            lacks = [_lack(family, child, name) for (name, _), child, fits in wanted if not fits]
+            lacking[path or "the model itself"] = ", ".join(lacks)
     if lacking:
         raise ApplyError(
-            f"{_listed(f'{path} ({lacks})' for path, lacks in lacking.items())} lack a member that "
-            f"{len(found)} other parents of the pattern have: {_wanted(members)}",
-            hint="narrow the patterns to the parents that have all, or fuse the others in a row of their own",
+            f"of {_wanted(members)} a member is missing in {_listed(f'{one} ({no})' for one, no in lacking.items())}",
+            hint="narrow the patterns to the parents that have every member" if found else _nearest(sites, members),
         )
+    if not found:
+        raise ApplyError(f"no parent has {_wanted(members)}", hint=_nearest(sites, members))
     _check_apart(found)
     return tuple(found)
 
@@ -123,15 +129,11 @@ def _is_called(layer: LayerClass, name: str) -> bool:
     return layer.name == name or any(base.__name__.endswith(name) for base in layer.classes)
 
 
-def _instead(family: Mapping[str, Site], children: Iterable[str]) -> str:
-    """Say what stands where a member was looked for, if its class is not the one."""
-    patterns = list(map(glob, children))
-    there = [
-        f"{key} is a {site.layer.cls.__name__}"
-        for key, site in family.items()
-        if any(pattern.fullmatch(f"{key}.") for pattern in patterns)
-    ]
-    return ", ".join(there)
+def _lack(family: Mapping[str, Site], child: str, name: str) -> str:
+    """Say that a member is missing, and what stands in its place, if anything does."""
+    pattern = glob(child)
+    there = [f"{key} is a {site.layer.cls.__name__}" for key, site in family.items() if pattern.fullmatch(f"{key}.")]
+    return ", ".join(there) or f"no {name} {child}"
 
 
 def _wanted(members: Iterable[tuple[str, str]]) -> str:
@@ -144,7 +146,7 @@ def _listed(words: Iterable[str]) -> str:
     return ", ".join(every[:_SHOWN]) + more
 
 
-def _nearest(sites: Sites, members: Iterable[tuple[str, str]]) -> str:
+def _nearest(sites: Sites, members: Iterable[tuple[str, str]]) -> str | None:
     """Name the paths that are most like the patterns, numbers written as `*`, with the class that stands there."""
     shapes: dict[str, str] = {}
     for site in sites:
@@ -152,7 +154,7 @@ def _nearest(sites: Sites, members: Iterable[tuple[str, str]]) -> str:
             shapes.setdefault(re.sub(r"(?<![^.])\d+(?![^.])", "*", site.path), site.layer.cls.__name__)
     close = [near for _, pattern in members for near in get_close_matches(pattern, shapes, n=2, cutoff=0.4)]
     near = list(dict.fromkeys(close)) or list(shapes)[:_SHOWN]
-    return f"; the nearest paths are {', '.join(f'{path} ({shapes[path]})' for path in near)}" if near else ""
+    return f"the nearest paths are {', '.join(f'{path} ({shapes[path]})' for path in near)}" if near else None
 
 
 def _check_apart(found: Iterable[Group]) -> None:

@@ -9,13 +9,14 @@ and says, in one of three ways, which parameter of its own is which of theirs:
   member alone has such a parameter;
 - `conversion_mapping`, transformers' list of `WeightRenaming` and `WeightConverter` over the keys of a checkpoint.
 
+A layout of one module may instead take what that module's class takes, as transformers has it.
+
 Whatever these leave open goes through `from_stock` and `to_stock`, two methods from and to maps of tensors by name.
 """
 
 from __future__ import annotations
 
 import copy
-import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ from torch import nn
 
 from kerncfg.applier.stacking import Slot
 
-__all__ = ["Conversion", "Convertible", "Layout", "Scheme", "Unfit", "companion", "parameters_of", "scheme"]
+__all__ = ["Conversion", "Convertible", "Layout", "Scheme", "Unfit", "companion", "scheme"]
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -88,21 +89,6 @@ def companion(code: Any) -> type[nn.Module] | None:
     module = sys.modules.get(getattr(code, "__module__", ""))
     found = getattr(module, f"{getattr(code, '__name__', '')}Layout", None)
     return found if isinstance(found, type) and issubclass(found, nn.Module) else None
-
-
-def parameters_of(layout: type[nn.Module], count: int) -> list[str] | None:
-    """Return the names by which a layout's constructor calls its members; `None` if it cannot take so many."""
-    try:
-        signature = inspect.signature(layout)
-        signature.bind(*range(count))
-    except (TypeError, ValueError):
-        return None
-    names = [
-        name
-        for name, parameter in signature.parameters.items()
-        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-    ]
-    return names[:count] + [f"member{place}" for place in range(len(names), count)]
 
 
 def scheme(
@@ -296,9 +282,7 @@ def _rest(layout: nn.Module, own: Mapping[str, Slot], found: Scheme) -> None:
     ]
     if isinstance(layout, Convertible) and (left or unused):
         found.converted.append(
-            Conversion(
-                sources=tuple(unused), targets=tuple(left), forward=layout.from_stock, back=layout.to_stock
-            )
+            Conversion(sources=tuple(unused), targets=tuple(left), forward=layout.from_stock, back=layout.to_stock)
         )
         found.used.update(unused)
     elif left:
