@@ -310,8 +310,9 @@ def transformer(name: str = "Qwen3", dtype: torch.dtype = torch.float32, **optio
     config = getattr(transformers, f"{name}Config")(**{**SIZES, **options})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model: PreTrainedModel = getattr(transformers, f"{name}ForCausalLM")(config)
-    return model.to(dtype).eval()
+        model: Any = getattr(transformers, f"{name}ForCausalLM")(config)
+    built: PreTrainedModel = model.to(dtype).eval()
+    return built
 
 
 def kernel(name: str) -> Kernel | None:

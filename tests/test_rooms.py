@@ -61,6 +61,8 @@ ORDER = (
     "applier.arguments",
     "applier.layouts",
     "applier.converting",
+    "applier.connecting",
+    "applier.fused",
     "applier.fuse",
     "applier.findings",
     "applier.apply",

@@ -7,13 +7,15 @@ loading the old ones come back, with the values of the new: a checkpoint holds w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from kerncfg.applier.layouts import Conversion
 from kerncfg.applier.stacking import Kept, Slot
+
+if TYPE_CHECKING:
+    from kerncfg.applier.layouts import Conversion
 
 __all__ = ["Converted", "drop_hooks"]
 

@@ -151,9 +151,8 @@ def _declared(declared: Mapping[str, str | Sequence[str]], own: Mapping[str, Slo
     for name, said in declared.items():
         if name not in own:
             raise Unfit(f"its conversion names {name}, which it has not; it has {', '.join(own) or 'no parameter'}")
-        several = not isinstance(said, str)
-        sources = [_stock(one, found.slots) for one in (said if several else [said])]
-        found.take(name, sources, stack=several)
+        sources = [_stock(one, found.slots) for one in ([said] if isinstance(said, str) else said)]
+        found.take(name, sources, stack=not isinstance(said, str))
 
 
 def _stock(said: str, slots: Mapping[str, Slot]) -> str:

@@ -8,7 +8,7 @@ it. Stacked ones are a tensor whose rows the members' parameters are views of.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import cache
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -63,8 +63,8 @@ class _Alias(torch.autograd.Function):
         return merged.view_as(merged)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
-        return (None, *grad.split(ctx.rows))
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        return (None, *torch.split(grad, ctx.rows))
 
 
 class Stack:
@@ -95,7 +95,7 @@ class Stack:
         before = [part.data for part in parts]
         with torch.inference_mode(False), torch.no_grad():
             merged = torch.cat(before)
-            pieces = merged.split([part.shape[0] for part in parts])
+            pieces = torch.split(merged, [part.shape[0] for part in parts])
             try:
                 for part, piece in zip(parts, pieces, strict=True):
                     part.data = piece
@@ -103,7 +103,7 @@ class Stack:
                 for part, data in zip(parts, before, strict=True):
                     part.data = data
                 raise
-        self.offsets = tuple(piece.storage_offset() * piece.element_size() for piece in pieces)
+        self.offsets = tuple(int(piece.storage_offset()) * piece.element_size() for piece in pieces)
         self.merged, self.parts = merged, parts
 
     def holds(self) -> bool:
@@ -168,7 +168,7 @@ def _stays(module: nn.Module, mode: bool) -> None:
     """The mode is the first member's."""
 
 
-@lru_cache(maxsize=256)
+@cache
 def _linked(cls: type[nn.Module], names: tuple[str, ...]) -> type[nn.Module]:
     """Return a class like `cls` whose modules read these tensors, and their mode, from elsewhere."""
     entries: dict[str, Any] = {name: _reader(name) for name in names}
@@ -183,7 +183,7 @@ def link(module: nn.Module, sources: Mapping[str, Source], first: nn.Module) -> 
         module._buffers.pop(name, None)
     module.__dict__[_SOURCES] = dict(sources)
     module.__dict__[_FIRST] = first
-    module.__class__ = _linked(type(module), tuple(sorted(sources)))
+    module.__class__ = _linked(type(module), tuple(sorted(sources)))  # type: ignore[arg-type]  # a class is hashable
 
 
 def following(modules: Iterable[nn.Module], first: nn.Module) -> None:
