@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,9 +18,6 @@ from kerncfg.documents.config import KernelRef
 from kerncfg.documents.step import Kernel
 from kerncfg.documents.target import Mode
 from kerncfg.sources import reload
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 # Layers this small gain nothing from a second thread, and lose a hundredfold where the cores are shared.
 torch.set_num_threads(1)
@@ -298,21 +295,20 @@ class MLP(nn.Module):
         return result
 
 
-def blocks(count: int = 2, **options: Any) -> nn.Sequential:
+def blocks(count: int = 2, **options: Any) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return nn.Sequential(*(Block(**options) for _ in range(count)))
 
 
-def transformer(name: str = "Qwen3", dtype: torch.dtype = torch.float32, **options: Any) -> PreTrainedModel:
+def transformer(name: str = "Qwen3", dtype: torch.dtype = torch.float32, **options: Any) -> Any:
     import transformers
 
     config = getattr(transformers, f"{name}Config")(**{**SIZES, **options})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model: Any = getattr(transformers, f"{name}ForCausalLM")(config)
-    built: PreTrainedModel = model.to(dtype).eval()
-    return built
+    return model.to(dtype).eval()
 
 
 def kernel(name: str) -> Kernel | None:

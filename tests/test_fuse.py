@@ -30,7 +30,7 @@ BLOCKS = [("Norm", "*.norm"), ("MLP", "*.mlp")]
 INPUT = torch.tensor([[5, 17, 33, 2, 96, 0, 41, 8], [7, 7, 60, 12, 3, 88, 21, 90]])
 
 # Two float32 runs of three products of 48 terms, in another order: fixed before anything was measured.
-ROOM = {"rtol": 1e-5, "atol": 1e-5}
+ROOM: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-5}
 
 
 def logits(model: Any) -> torch.Tensor:
@@ -52,7 +52,7 @@ def different() -> Any:
     return model
 
 
-def same_state(model: nn.Module, other: nn.Module, **room: float) -> None:
+def same_state(model: nn.Module, other: nn.Module, **room: Any) -> None:
     mine, theirs = model.state_dict(), other.state_dict()
     assert list(mine) == list(theirs)
     for name, value in mine.items():
@@ -91,6 +91,7 @@ def test_a_fused_model_computes_the_same_and_has_the_same_state(kind: str, name:
 
 @pytest.mark.parametrize("kind", [*KINDS, "Holding"])
 def test_reverting_leaves_no_trace(kind: str) -> None:
+    fused(transformer(), kind)  # what is imported for the first time does not count
     model = transformer()
     before, state = snapshot(model), torch.random.get_rng_state()
     made = fused(model, kind)
@@ -119,7 +120,8 @@ def test_reverting_gives_the_same_objects_with_the_trained_weights(kind: str) ->
     assert all(a is b for a, b in zip(model.modules(), modules, strict=True))
     assert all(a is b for a, b in zip(model.parameters(), parameters, strict=True))
     same_state(model, other, rtol=1e-4, atol=1e-5)
-    assert not torch.equal(model.state_dict()["model.layers.0.mlp.up_proj.weight"], transformer().state_dict()["model.layers.0.mlp.up_proj.weight"])
+    name = "model.layers.0.mlp.up_proj.weight"
+    assert not torch.equal(model.state_dict()[name], transformer().state_dict()[name])
 
 
 @pytest.mark.parametrize("kind", SHARING)
@@ -427,7 +429,7 @@ def test_gradient_checkpointing_gives_the_same_gradients() -> None:
     other: Any = transformer()
     fused(model, "RMSNormMLP")
     model.config.use_cache = other.config.use_cache = False
-    model.gradient_checkpointing_enable()
+    model.activation_checkpointing_enable()
     for one in (model, other):
         one.train()(INPUT, labels=INPUT).loss.backward()
     for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
@@ -475,7 +477,7 @@ def _parametrize(model: nn.Module) -> None:
 
 def _wrap(model: nn.Module) -> None:
     gate = model.get_submodule("model.layers.0.mlp.gate_proj")
-    gate.forward = lambda x: nn.Linear.forward(gate, x)  # type: ignore[arg-type, method-assign]
+    gate.forward = lambda x: nn.Linear.forward(gate, x)  # type: ignore[arg-type]
 
 
 def _tie(model: nn.Module) -> None:
@@ -526,9 +528,17 @@ def test_what_a_kernel_would_pass_by_is_a_reason(change: Callable[[nn.Module], N
         ("Half", None, "HalfLayout: it takes no account of mlp.gate_proj.weight, mlp.up_proj.weight"),
         ("NoSource", None, "NoSourceLayout: its extra has no source: say in conversion what it is made of"),
         ("Alone", None, "a fused kernel needs a class AloneLayout(nn.Module) beside it, in tests.fusing"),
-        ("Scaled", None, "ScaledLayout(norm: 'Any') -> None does not take 2 members"),
-        ("Turned", "original", "it makes new parameters of mlp.gate_proj.weight, mlp.up_proj.weight, and has to run"),
-        ("Turned", "RMSNormMLP", "it makes new parameters of mlp.gate_proj.weight, mlp.up_proj.weight, and has to run"),
+        ("Scaled", None, "ScaledLayout(norm: 'Any') -> 'None' does not take 2 members"),
+        (
+            "Turned",
+            "original",
+            "TurnedLayout makes new parameters of mlp.gate_proj.weight, mlp.up_proj.weight, so it has",
+        ),
+        (
+            "Turned",
+            "RMSNormMLP",
+            "TurnedLayout makes new parameters of mlp.gate_proj.weight, mlp.up_proj.weight, so it has",
+        ),
     ],
 )
 def test_a_layout_that_does_not_fit_is_a_reason(kind: str, training: str | None, reason: str) -> None:
@@ -600,9 +610,9 @@ def test_a_failure_at_any_edit_leaves_the_model_as_it_was(
 
         return call
 
-    monkeypatch.setattr(making, "bind", failing(making.bind))
+    monkeypatch.setattr(making, "bind", failing(bind))
     monkeypatch.setattr(Stack, "join", failing(Stack.join))
-    monkeypatch.setattr(making.Fusion, "_enter", failing(making.Fusion._enter))
+    monkeypatch.setattr(Fusion, "_enter", failing(Fusion._enter))
     with pytest.raises(RuntimeError, match="injected"):
         fused(model, kind)
     assert snapshot(model) == before
@@ -618,9 +628,9 @@ def test_fusing_nothing_is_nothing() -> None:
 @pytest.mark.property
 def test_any_order_of_events_keeps_the_fused_model_equal_to_the_plain_one() -> None:
     draw = random.Random(0)
-    for kind in KINDS:
+    for kind in ("RMSNormMLP", "Declared", "Turned"):
         model, other = blocks(), blocks()
-        made = fused(model, kind.replace("Mapped", "Declared") if kind == "Mapped" else kind, members=BLOCKS) if kind != "TurnedMapped" else fused(model, "Turned", members=BLOCKS)
+        fused(model, kind, members=BLOCKS)
         x = torch.randn(3, 8, generator=torch.Generator().manual_seed(1))
         for _ in range(30):
             event = draw.choice(["train", "double", "load", "assign", "copy", "mode"])
@@ -635,7 +645,9 @@ def test_any_order_of_events_keeps_the_fused_model_equal_to_the_plain_one() -> N
             elif event in ("load", "assign"):
                 state = {name: 0.9 * value for name, value in other.state_dict().items()}
                 for one in (model, other):
-                    one.load_state_dict({name: value.clone() for name, value in state.items()}, assign=event == "assign")
+                    one.load_state_dict(
+                        {name: value.clone() for name, value in state.items()}, assign=event == "assign"
+                    )
             elif event == "copy":
                 model = copy.deepcopy(model)
             else:
@@ -645,7 +657,6 @@ def test_any_order_of_events_keeps_the_fused_model_equal_to_the_plain_one() -> N
         for part in list(model.modules()):
             unfuse(part)
         same_state(model, other, rtol=1e-4, atol=1e-4)
-        del made
 
 
 def test_the_norm_of_the_tests_is_that_of_the_model() -> None:

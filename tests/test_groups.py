@@ -134,7 +134,9 @@ def test_one_fusion_inside_another_is_a_conflict_that_names_both(turned: bool) -
         ("fusions.a", groups(model, BLOCKS)),
         ("fusions.b", groups(model, [("Linear", "1.mlp.gate_proj"), ("Linear", "1.mlp.up_proj")])),
     ]
-    with pytest.raises(ConflictError, match=r"^1\.mlp\.(gate|up)_proj, a member of fusions\.b, lies inside .*fusions\.a"):
+    with pytest.raises(
+        ConflictError, match=r"^1\.mlp\.(gate|up)_proj, a member of fusions\.b, lies inside .*fusions\.a"
+    ):
         check_conflicts(dict(reversed(found) if turned else found), {})
 
 
@@ -142,7 +144,9 @@ def test_a_match_on_a_member_is_a_conflict_and_inside_it_is_none() -> None:
     model = blocks()
     found = {"fusions.a": groups(model, BLOCKS)}
     matched = {id(model.get_submodule("1.norm")): "kernels.Mine (override: kernels.Mine=x)"}
-    with pytest.raises(ConflictError, match=r"1\.norm is a member of fusions\.a, and kernels\.Mine \(override.*\) takes"):
+    with pytest.raises(
+        ConflictError, match=r"1\.norm is a member of fusions\.a, and kernels\.Mine \(override.*\) takes"
+    ):
         check_conflicts(found, matched)
     within = id(model.get_submodule("1.mlp.gate_proj"))
     check_conflicts(found, {within: "kernels.Mine"})

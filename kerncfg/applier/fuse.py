@@ -98,10 +98,7 @@ class _Preparation:
             if fault := self._fault(code, mode):
                 raise Unfit(fault)
             if code not in layouts:
-                layouts[code] = self._layout(code)
-        if self.converted and len(set(codes)) > 1:
-            names = ", ".join(name for one in self.converted for name in one.sources)
-            raise Unfit(f"it makes new parameters of {names}, and has to run in every mode for that")
+                layouts[code] = self._layout(code, alone=len(set(codes)) == 1)
         return Prepared(
             group=self.group,
             codes=codes,
@@ -126,7 +123,7 @@ class _Preparation:
             return f"{layout.__name__}{takes} does not take {count} {'member' if count == 1 else 'members'}"
         return None
 
-    def _layout(self, code: Any) -> nn.Module:
+    def _layout(self, code: Any, alone: bool) -> nn.Module:
         """Make a kernel's layout of the members, and let it read their tensors."""
         try:
             layout, found = lay_out(code, self.group.modules, self.group.paths, self.root)
@@ -145,6 +142,9 @@ class _Preparation:
             self._stack(name, stocks, found)
         for name, stock in found.kept.items():
             self._check_shape(name, found, found.slots[stock].get().shape)
+        if found.converted and not alone:
+            names = ", ".join(name for one in found.converted for name in one.sources)
+            raise Unfit(f"{type(layout).__name__} makes new parameters of {names}, so it has to run in every mode")
         self.converted += [self._conversion(one, found) for one in found.converted]
         connect(layout, found, self.stacks, self.converted, self.group.modules)
         return layout

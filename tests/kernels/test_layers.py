@@ -19,7 +19,7 @@ from torch import nn
 import kerncfg.kernels
 from kerncfg.kernels import _path, layers
 
-Layer: TypeAlias = type[layers.RMSNorm] | type[layers.SwiGLUMLP]
+Layer: TypeAlias = type[layers.RMSNorm] | type[layers.RMSNormMLP] | type[layers.SwiGLUMLP]
 
 CLASSES: list[Layer] = [getattr(layers, name) for name in layers.__all__]
 FOLDER = Path(kerncfg.kernels.__file__).parent
@@ -38,6 +38,7 @@ def test_a_layer_is_a_forward_and_two_flags(layer: Layer) -> None:
     ("layer", "attributes"),
     [
         (layers.RMSNorm, {"weight", "variance_epsilon"}),
+        (layers.RMSNormMLP, {"weight", "variance_epsilon", "gate_up_proj", "down_proj"}),
         (layers.SwiGLUMLP, {"gate_proj", "up_proj", "down_proj"}),
     ],
 )
@@ -86,10 +87,10 @@ import sys
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from kerncfg.kernels import triton_rms_norm, triton_swiglu
+from kerncfg.kernels import triton_halves, triton_rms_norm, triton_swiglu
 
 for target in (GPUTarget("cuda", 90, 32), GPUTarget("hip", "gfx942", 64)):
-    for module in (triton_rms_norm, triton_swiglu):
+    for module in (triton_halves, triton_rms_norm, triton_swiglu):
         for name, kernel in vars(module).items():
             if not (name.startswith("_") and "_kernel" in name):
                 continue
@@ -110,4 +111,4 @@ def test_the_compiler_takes_every_kernel_for_nvidia_and_amd(tmp_path: Path) -> N
     environment["TRITON_CACHE_DIR"] = str(tmp_path)
     done = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) == 2 * 5
+    assert len(done.stdout.splitlines()) == 2 * 7
