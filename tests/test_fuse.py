@@ -528,7 +528,7 @@ def test_what_a_kernel_would_pass_by_is_a_reason(change: Callable[[nn.Module], N
         ("Half", None, "HalfLayout: it takes no account of mlp.gate_proj.weight, mlp.up_proj.weight"),
         ("NoSource", None, "NoSourceLayout: its extra has no source: say in conversion what it is made of"),
         ("Alone", None, "a fused kernel needs a class AloneLayout(nn.Module) beside it, in tests.fusing"),
-        ("Scaled", None, "ScaledLayout(norm: 'Any') -> 'None' does not take 2 members"),
+        ("Scaled", None, "ScaledLayout(norm: 'Any') -> 'None' takes other arguments than the 2 members"),
         (
             "Turned",
             "original",

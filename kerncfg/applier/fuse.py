@@ -120,7 +120,7 @@ class _Preparation:
             return f"a fused kernel needs a class {code.__name__}Layout(nn.Module) beside it, in {code.__module__}"
         if names_of(layout, self.group.modules) is None:
             takes, count = inspect.signature(layout), len(self.group.modules)
-            return f"{layout.__name__}{takes} does not take {count} {'member' if count == 1 else 'members'}"
+            return f"{layout.__name__}{takes} takes other arguments than the {count} members of the fusion"
         return None
 
     def _layout(self, code: Any, alone: bool) -> nn.Module:
@@ -137,7 +137,7 @@ class _Preparation:
             if not hasattr(code, name) and not hasattr(layout, name)
         ]
         if missing:
-            raise Unfit(f"its forward reads self.{missing[0]}, which {type(layout).__name__} has not")
+            raise Unfit(f"its forward reads self.{missing[0]}, which its layout, {type(layout).__name__}, has not")
         for name, stocks in found.stacked.items():
             self._stack(name, stocks, found)
         for name, stock in found.kept.items():
