@@ -12,7 +12,7 @@ from transformers import Concatenate, WeightConverter
 from transformers.core_model_loading import Transpose, WeightRenaming
 
 from kerncfg.applier.edits import Owner
-from kerncfg.applier.fuse import Fusion, Prepared, fuse, prepare
+from kerncfg.applier.fuse import Fusion, Prepared, fuse, prepare, survey
 from kerncfg.applier.groups import groups
 from kerncfg.documents.config import KernelRef
 from kerncfg.documents.step import Kernel
@@ -324,7 +324,8 @@ def prepared(
     kernels = kernel(idle), kernel(idle if training is None else training)
     codes = tuple(None if found is None else reload(found).code for found in kernels)
     assert len(codes) == 2
-    return [prepare(model, group, codes, kernels, MODES) for group in groups(model, members)]
+    known = survey(model)
+    return [prepare(known, group, codes, kernels, MODES) for group in groups(model, members)]
 
 
 def fused(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -26,6 +27,11 @@ class Unknown(Exception):
 
 def names_of(layout: type[nn.Module], members: Sequence[nn.Module]) -> list[str] | None:
     """Return the names by which a layout's constructor calls its members; `None` if it cannot take them."""
+    return _names(layout, tuple(map(type, members)))  # type: ignore[arg-type]  # a class is hashable
+
+
+@lru_cache(maxsize=256)
+def _names(layout: type[nn.Module], members: tuple[type, ...]) -> list[str] | None:
     if _remakes(layout, members):
         return ["module"]
     try:
@@ -47,7 +53,7 @@ def arguments(layout: type[nn.Module], members: Sequence[nn.Module]) -> Mapping[
     Raises:
         Unknown: It wants what its member was made of, and that cannot be told.
     """
-    if not _remakes(layout, members):
+    if not _remakes(layout, tuple(map(type, members))):  # type: ignore[arg-type]
         return members
     (member,) = members
     marked = _marks(type(member))
@@ -63,13 +69,14 @@ def arguments(layout: type[nn.Module], members: Sequence[nn.Module]) -> Mapping[
     return found
 
 
-def _remakes(layout: type[nn.Module], members: Sequence[nn.Module]) -> bool:
+@lru_cache(maxsize=256)
+def _remakes(layout: type[nn.Module], members: tuple[type, ...]) -> bool:
     """Whether a layout of one module takes the arguments of that module's class."""
     if len(members) != 1:
         return False
     try:
         mine = inspect.signature(layout).parameters
-        theirs = inspect.signature(type(members[0])).parameters
+        theirs = inspect.signature(members[0]).parameters
     except (TypeError, ValueError):
         return False
     return bool(mine) and set(mine) <= set(theirs)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from kerncfg.applier.converting import Converted
 
 __all__ = ["Stacks", "around", "connect", "lay_out", "stack_key"]
+
+_CPU = torch.default_generator
 
 # By the places of the parameters in it: the ids of their modules, and their names there.
 Stacks = dict[tuple[tuple[int, str], ...], Stack]
@@ -37,10 +40,9 @@ def lay_out(
     """
     cls: Any = companion(code)
     names = names_of(cls, members) or []
-    cuda = sorted({p.device.index for member in members for p in member.parameters() if p.device.type == "cuda"})
     try:
         given = arguments(cls, members)
-        with torch.random.fork_rng(devices=cuda), torch.inference_mode(False):
+        with _randomness(members), torch.inference_mode(False):
             layout = cls(**given) if isinstance(given, Mapping) else cls(*given)
     except Unknown as name:
         raise Unfit(f"{cls.__name__} wants {name}, and what that was cannot be told from the module") from None
@@ -50,6 +52,19 @@ def lay_out(
         return layout, scheme(layout, members, names, paths, root)
     except Unfit as reason:
         raise Unfit(f"{cls.__name__}: {reason}") from None
+
+
+@contextmanager
+def _randomness(members: Sequence[nn.Module]) -> Iterator[None]:
+    """Put back the state of the random numbers that initialising parameters draws: `fork_rng`, without its cost."""
+    devices = {tensor.device for member in members for tensor in member.parameters() if tensor.device.type == "cuda"}
+    generators = [_CPU, *(torch.cuda.default_generators[device.index or 0] for device in devices)]
+    before = [(generator, generator.get_state()) for generator in generators]
+    try:
+        yield
+    finally:
+        for generator, state in before:
+            generator.set_state(state)
 
 
 def connect(

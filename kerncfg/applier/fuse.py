@@ -29,21 +29,29 @@ if TYPE_CHECKING:
     from kerncfg.documents.plan import Kernel
     from kerncfg.documents.target import Mode
 
-__all__ = ["Fusion", "Prepared", "fuse", "fusion_of", "prepare", "tied", "unfuse"]
+__all__ = ["Fusion", "Prepared", "Survey", "fuse", "fusion_of", "prepare", "survey", "unfuse"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Survey:
+    """What is the same for all groups of a model: which parameters are tied, and what classes alone decide."""
+
+    root: nn.Module
+    tied: frozenset[int]
+    faults: dict[Any, str | None] = field(default_factory=dict)
+    reads: dict[Any, list[str]] = field(default_factory=dict)
 
 
 def prepare(
-    root: nn.Module,
+    survey: Survey,
     group: Group,
     codes: Pair,
     kernels: tuple[Kernel | None, Kernel | None],
     modes: tuple[Mode, Mode],
-    shared: frozenset[int] | None = None,
 ) -> Prepared | str:
     """Return a fusion that can be made of a group, or the reason against it; nothing of the model changes.
 
-    `codes` are the kernels' classes when not training and when training, `None` for the original; `shared` is
-    `tied(root)`, to be asked once for many groups.
+    `codes` are the kernels' classes when not training and when training, `None` for the original.
 
     Raises:
         ConflictError: A member is part of a fusion already.
@@ -55,12 +63,17 @@ def prepare(
                 hint="revert the apply that did so first",
             )
     try:
-        return _Preparation(root, group, tied(root) if shared is None else shared).prepared(codes, kernels, modes)
+        return _Preparation(survey, group).prepared(codes, kernels, modes)
     except Unfit as reason:
         return str(reason)
 
 
-def tied(root: nn.Module) -> frozenset[int]:
+def survey(root: nn.Module) -> Survey:
+    """Look once at a model whose groups are to be prepared."""
+    return Survey(root, _tied(root))
+
+
+def _tied(root: nn.Module) -> frozenset[int]:
     """Return the ids of the parameters that have several places in a model, or lie where another one lies."""
     places: dict[int, int] = {}
     starts: dict[int, int] = {}
@@ -84,9 +97,8 @@ def _plain(parameter: torch.Tensor) -> bool:
 
 @dataclass(slots=True)
 class _Preparation:
-    root: nn.Module
+    survey: Survey
     group: Group
-    shared: frozenset[int]
     stacks: Stacks = field(default_factory=dict)
     converted: list[Converted] = field(default_factory=list)
 
@@ -95,7 +107,10 @@ class _Preparation:
         for code, mode in zip(codes, modes, strict=True):
             if code is None:
                 continue
-            if fault := self._fault(code, mode):
+            key = code, mode, self.group.layers[0], tuple(map(type, self.group.modules))
+            if key not in self.survey.faults:
+                self.survey.faults[key] = self._fault(code, mode)
+            if fault := self.survey.faults[key]:
                 raise Unfit(fault)
             if code not in layouts:
                 layouts[code] = self._layout(code, alone=len(set(codes)) == 1)
@@ -106,7 +121,7 @@ class _Preparation:
             layouts=(layouts.get(codes[0]), layouts.get(codes[1])),
             stacks=tuple(self.stacks.values()),
             converted=tuple(self.converted),
-            config=getattr(self.root, "config", None),
+            config=getattr(self.survey.root, "config", None),
             notes=tuple(self._notes()),
         )
 
@@ -126,16 +141,15 @@ class _Preparation:
     def _layout(self, code: Any, alone: bool) -> nn.Module:
         """Make a kernel's layout of the members, and let it read their tensors."""
         try:
-            layout, found = lay_out(code, self.group.modules, self.group.paths, self.root)
+            layout, found = lay_out(code, self.group.modules, self.group.paths, self.survey.root)
         except Unfit:
             self._check_members(None)  # what is around a parameter hides it, and is the better reason
             raise
         self._check_members(layout)
-        missing = [
-            name
-            for name in sorted(attributes(code.forward).reads)
-            if not hasattr(code, name) and not hasattr(layout, name)
-        ]
+        if code not in self.survey.reads:
+            reads = attributes(code.forward).reads
+            self.survey.reads[code] = sorted(name for name in reads if not hasattr(code, name))
+        missing = [name for name in self.survey.reads[code] if not hasattr(layout, name)]
         if missing:
             raise Unfit(f"its forward reads self.{missing[0]}, which its layout, {type(layout).__name__}, has not")
         for name, stocks in found.stacked.items():
@@ -184,7 +198,7 @@ class _Preparation:
     def _check_free(self, stock: str, parameter: torch.Tensor) -> None:
         if not isinstance(parameter, nn.Parameter):
             raise Unfit(f"{stock} is no parameter, and cannot be converted")
-        if id(parameter) in self.shared:
+        if id(parameter) in self.survey.tied:
             raise Unfit(f"{stock} is tied to another parameter, so it cannot move alone")
 
     def _check_shape(self, name: str, found: Scheme, shape: torch.Size) -> None:

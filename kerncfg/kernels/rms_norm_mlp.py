@@ -74,16 +74,20 @@ class RMSNormMLPLayout(nn.Module):
         self.variance_epsilon = norm.variance_epsilon
         rows = gate.out_features + up.out_features
         # On meta: the memory is the model's, as `conversion` says.
-        self.gate_up_proj = nn.Linear(gate.in_features, rows, bias=gate.bias is not None, device="meta")
+        self.gate_up_weight = nn.Parameter(torch.empty(rows, gate.in_features, device="meta"))
+        self.gate_up_bias = None if gate.bias is None else nn.Parameter(torch.empty(rows, device="meta"))
         self.down_proj = mlp.down_proj
         names = ["weight"] if gate.bias is None else ["weight", "bias"]
-        self.conversion = {f"gate_up_proj.{name}": [f"mlp.gate_proj.{name}", f"mlp.up_proj.{name}"] for name in names}
+        self.conversion = {f"gate_up_{name}": [f"mlp.gate_proj.{name}", f"mlp.up_proj.{name}"] for name in names}
+
+
+_POINTS = torch.linspace(-4, 4, 9, device="cpu")
+_THERE = functional.silu(_POINTS)
 
 
 def _check_silu(activation: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    points = torch.linspace(-4, 4, 9)
     with torch.no_grad():
-        if not torch.allclose(activation(points), functional.silu(points), atol=1e-6):
+        if not torch.allclose(activation(_POINTS), _THERE, atol=1e-6):
             raise ValueError("the MLP's activation is not SiLU")
 
 
@@ -95,11 +99,13 @@ class RMSNormMLP(nn.Module):
 
     weight: torch.Tensor
     variance_epsilon: float
-    gate_up_proj: nn.Module
+    gate_up_weight: torch.Tensor
+    gate_up_bias: torch.Tensor | None
     down_proj: nn.Module
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Map `hidden_states` (..., n) to (..., n); dtypes and errors as in `rms_norm` and `silu_and_mul_halves`."""
         normal = rms_norm(hidden_states, self.weight, self.variance_epsilon)
-        result: torch.Tensor = self.down_proj(silu_and_mul_halves(self.gate_up_proj(normal)))
+        stacked = functional.linear(normal, self.gate_up_weight, self.gate_up_bias)
+        result: torch.Tensor = self.down_proj(silu_and_mul_halves(stacked))
         return result

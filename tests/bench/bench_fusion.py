@@ -20,7 +20,7 @@ from transformers.models.qwen3 import modeling_qwen3 as qwen3
 sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 
 from kerncfg.applier.edits import Owner
-from kerncfg.applier.fuse import Fusion, Prepared, fuse, prepare, tied
+from kerncfg.applier.fuse import Fusion, Prepared, fuse, prepare, survey
 from kerncfg.applier.groups import groups
 from kerncfg.documents.config import KernelRef
 from kerncfg.documents.step import Kernel
@@ -53,9 +53,9 @@ class Pair(nn.Module):
 def fused(model: nn.Module) -> tuple[Fusion, ...]:
     """Fuse every pair of a model."""
     kernel = Kernel(reference=KernelRef.parse("builtin:RMSNormMLP"))
-    shared = tied(model)
+    known = survey(model)
     ready = [
-        prepare(model, group, (RMSNormMLP,) * 2, (kernel,) * 2, (Mode.INFERENCE, Mode.TRAINING), shared)
+        prepare(known, group, (RMSNormMLP,) * 2, (kernel,) * 2, (Mode.INFERENCE, Mode.TRAINING))
         for group in groups(model, MEMBERS)
     ]
     return fuse([one for one in ready if isinstance(one, Prepared)], Owner.of("bench"))

@@ -38,7 +38,7 @@ def test_a_layer_is_a_forward_and_two_flags(layer: Layer) -> None:
     ("layer", "attributes"),
     [
         (layers.RMSNorm, {"weight", "variance_epsilon"}),
-        (layers.RMSNormMLP, {"weight", "variance_epsilon", "gate_up_proj", "down_proj"}),
+        (layers.RMSNormMLP, {"weight", "variance_epsilon", "gate_up_weight", "gate_up_bias", "down_proj"}),
         (layers.SwiGLUMLP, {"gate_proj", "up_proj", "down_proj"}),
     ],
 )

@@ -41,10 +41,9 @@ def layout(device: str, dtype: torch.dtype, bias: bool = False) -> tuple[Any, An
     for seed, parameter in enumerate((*norm.parameters(), *mlp.parameters())):
         parameter.data.copy_(0.3 * randn(*parameter.shape, dtype=dtype, device=device, seed=seed))
     found = RMSNormMLPLayout(norm, mlp)
-    found.gate_up_proj.to_empty(device=device).to(dtype)
     for name in ("weight", "bias")[: 1 + bias]:
         parts = [getattr(part, name) for part in (mlp.gate_proj, mlp.up_proj)]
-        getattr(found.gate_up_proj, name).data = torch.cat([part.data for part in parts])
+        setattr(found, f"gate_up_{name}", torch.nn.Parameter(torch.cat([part.data for part in parts])))
     return found, norm, mlp
 
 
@@ -115,7 +114,9 @@ def test_agrees_with_the_modules_of_transformers(device: str, dtype: torch.dtype
     names = ("weight", "bias")[: 1 + bias]
     kept = [norm.weight, *mlp.down_proj.parameters()]
     parts = [getattr(part, name) for name in names for part in (mlp.gate_proj, mlp.up_proj)]
-    mine = gradients(lambda x: FORWARD(found, x), x, grad, [*kept, *found.gate_up_proj.parameters()])
+    mine = gradients(
+        lambda x: FORWARD(found, x), x, grad, [*kept, *(getattr(found, f"gate_up_{name}") for name in names)]
+    )
     theirs = gradients(lambda x: mlp(norm(x)), x, grad, [*kept, *parts])
     whole = len(kept) + 2
     stacked = [torch.cat(theirs[place : place + 2]) for place in range(whole, len(theirs), 2)]
@@ -157,7 +158,7 @@ def test_tolerances_catch_planted_faults(device: str, dtype: torch.dtype) -> Non
     x = randn(2, 9, 32, dtype=dtype, device=device, seed=11)
     expected = mlp(norm(x))
     close(FORWARD(found, x), expected, dtype)
-    found.gate_up_proj.weight.data.copy_(torch.cat([mlp.up_proj.weight, mlp.gate_proj.weight]).data)
+    found.gate_up_weight.data.copy_(torch.cat([mlp.up_proj.weight, mlp.gate_proj.weight]).data)
     with pytest.raises(AssertionError, match="more than the tolerance"):
         close(FORWARD(found, x), expected, dtype)
     stacked, grad = case((16, 64), device, dtype)
@@ -190,10 +191,10 @@ def test_the_layout_holds_the_model_s_own_and_says_what_is_stacked() -> None:
     assert found.weight is norm.weight
     assert found.down_proj is mlp.down_proj
     assert found.conversion == {
-        "gate_up_proj.weight": ["mlp.gate_proj.weight", "mlp.up_proj.weight"],
-        "gate_up_proj.bias": ["mlp.gate_proj.bias", "mlp.up_proj.bias"],
+        "gate_up_weight": ["mlp.gate_proj.weight", "mlp.up_proj.weight"],
+        "gate_up_bias": ["mlp.gate_proj.bias", "mlp.up_proj.bias"],
     }
-    assert RMSNormMLPLayout(norm, mlp).gate_up_proj.weight.is_meta
+    assert RMSNormMLPLayout(norm, mlp).gate_up_weight.is_meta
     mlp.gate_proj.bias = None
     with pytest.raises(ValueError, match="one of gate_proj and up_proj has a bias"):
         RMSNormMLPLayout(norm, mlp)
