@@ -32,7 +32,7 @@ def names_of(layout: type[nn.Module], members: Sequence[nn.Module]) -> list[str]
 
 @lru_cache(maxsize=256)
 def _names(layout: type[nn.Module], members: tuple[type, ...]) -> list[str] | None:
-    if _remakes(layout, members):
+    if _remakes(layout, members):  # type: ignore[arg-type]
         return ["module"]
     try:
         signature = inspect.signature(layout)

@@ -192,10 +192,11 @@ class Converted:
 
 
 def _own(value: torch.Tensor, given: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return a tensor with memory of its own: a conversion may return a view of what it was given."""
+    """Return a tensor with memory of its own: a conversion may return views, of what it was given or of each other."""
     value = value.detach()
     taken = {one.untyped_storage()._cdata for one in given}
-    return value.clone() if value.untyped_storage()._cdata in taken else value
+    memory = value.untyped_storage()
+    return value.clone() if memory._cdata in taken or memory.nbytes() > value.nbytes else value
 
 
 def _key(hooks: Mapping[int, Any]) -> int:

@@ -202,8 +202,6 @@ def _transformed(
                     found.take(name, [stock], stack=False)
         for (place, target), parts in gathered.items():
             _converter(converters[place], target, parts, own, found, prefix + first, root)
-        if found.kept or gathered:
-            return
 
 
 def _converter(
