@@ -22,7 +22,7 @@ GOLDEN: list[dict[str, Any]] = yaml.safe_load((CHECKOUT / "tests/data/errors.yam
 
 _HOLE = "…"
 _FILLED = "(X)"  # what stands there may begin and end with anything
-_CLASSES = {name for name in errors.__all__ if name.endswith("Error")} | {"_NoSource"}
+_CLASSES = {name for name in errors.__all__ if name.endswith("Error")} | {"_NoSource", "Unfit"}
 _KEYWORDS = {"Issue": "message", "Pin": "reason", "Verdict": "reason", "Choice": "reason", "Fit": "fault"}
 _KEYWORDS |= {"Form": "fault"}
 _KEYWORDS |= {"Timing": "reason", "Difference": "reasons", "Verification": "notes", "Measurement": "notes"}
