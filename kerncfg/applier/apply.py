@@ -21,6 +21,7 @@ from kerncfg.applier.adapters import Site, Sites, adapter_for
 from kerncfg.applier.adapters.torch import compiled, unwrapped, walk
 from kerncfg.applier.bind import Owner, bind, bound, is_plain, running, unbind, unbind_all
 from kerncfg.applier.decide import Decided, Decisions
+from kerncfg.applier.deterministic import Hold, hold, notes, release, release_all
 from kerncfg.applier.findings import Findings, check
 from kerncfg.applier.functions import FunctionDecisions, FunctionSite, counted, function_claims
 from kerncfg.applier.match import Claim, claims
@@ -66,7 +67,12 @@ def apply(plan: Plan, model: nn.Module, mode: Mode | str | None = None, compile:
         decided = decisions.decide(sites, taken)
         functions = FunctionDecisions(decisions).decide_functions(called, decided, taken) if called else []
         findings = check(plan, sites, taken, decided, functions, decisions.hints)
-        _bind(sites.modules, decided, _edited(functions))
+        held = hold(plan, model, owner.number)
+        try:
+            _bind(sites.modules, decided, _edited(functions))
+        except BaseException:
+            release(held)
+            raise
     return Bindings(
         plan=plan,
         model=model,
@@ -76,14 +82,17 @@ def apply(plan: Plan, model: nn.Module, mode: Mode | str | None = None, compile:
         claims=taken,
         decided=decided,
         functions=functions,
-        findings=findings,
+        findings=replace(findings, notes=(*findings.notes, *notes(plan))),
+        held=held,
     )
 
 
 def revert(model: nn.Module) -> None:
     """Give every module of a model its own forward back, whoever applied what to it; copies and parts too."""
-    for module in walk(model)[1]:
+    modules = walk(model)[1]
+    for module in modules:
         unbind_all(module)
+    release_all(set(map(id, modules)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +143,7 @@ class Bindings:
         decided: list[Decided | None],
         functions: list[FunctionSite],
         findings: Findings,
+        held: Hold | None = None,
     ) -> None:
         self.plan = plan
         self.model = model
@@ -144,6 +154,7 @@ class Bindings:
         self._decided = decided
         self._functions = functions
         self._findings = findings
+        self._held = held
 
     def __enter__(self) -> Self:
         return self
@@ -158,6 +169,7 @@ class Bindings:
                 raise
             for made, edit in reversed(list(self._edits())):  # what was applied later stays on, over the original
                 made.drop(edit)
+            release(self._held)
             error.add_note(f"kerncfg: {conflict.message}; kerncfg.revert(model) takes that back too")
 
     def __repr__(self) -> str:
@@ -279,6 +291,7 @@ class Bindings:
                 )
         for made, edit in reversed(mine):
             made.drop(edit)
+        release(self._held)
 
 
 def _edited(functions: Sequence[FunctionSite]) -> list[tuple[nn.Module, Edit]]:

@@ -11,6 +11,7 @@ from torch.jit import ScriptModule
 
 from kerncfg.applier.bind import Edit, Owner, reachable
 from kerncfg.applier.contract import Fit, MissingAttribute, conditions_fault, device_fault, fit, module_fault, tensors
+from kerncfg.applier.deterministic import undeclared
 from kerncfg.applier.match import Claim, row
 from kerncfg.compiler.policy import unfit
 from kerncfg.documents.plan import Choice, Kernel, ModePlan, Plan, Step
@@ -290,6 +291,8 @@ class Decisions:
         code = self._load(choice.kernel)
         if isinstance(code, str):
             return code
+        if self._plan.deterministic and (fault := undeclared(choice.kernel, code, self._plan.target.device)):
+            return fault
         fitting = _answer(lambda: self._fit(code, layer, mode))
         if isinstance(fitting, str):
             return fitting
