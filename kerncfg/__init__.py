@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kerncfg.api import kernelize, load_plan, plan
+    from kerncfg.api import bench, kernelize, load_plan, plan, verify
     from kerncfg.applier.adapters.torch import kernel_layer
     from kerncfg.applier.apply import Bindings, Report, apply, revert
     from kerncfg.dialects.files import translate
@@ -53,6 +53,7 @@ __all__ = [
     "Translation",
     "TrustError",
     "apply",
+    "bench",
     "from_kernel_config",
     "from_liger",
     "kernel_layer",
@@ -62,6 +63,7 @@ __all__ = [
     "revert",
     "to_kernel_config",
     "translate",
+    "verify",
 ]
 
 _HOMES = {
@@ -71,6 +73,7 @@ _HOMES = {
     "Report": "kerncfg.applier.apply",
     "Translation": "kerncfg.dialects.translation",
     "apply": "kerncfg.applier.apply",
+    "bench": "kerncfg.api",
     "from_kernel_config": "kerncfg.dialects.kernel_config",
     "from_liger": "kerncfg.dialects.liger",
     "kernel_layer": "kerncfg.applier.adapters.torch",
@@ -80,6 +83,7 @@ _HOMES = {
     "revert": "kerncfg.applier.apply",
     "to_kernel_config": "kerncfg.dialects.kernel_mapping",
     "translate": "kerncfg.dialects.files",
+    "verify": "kerncfg.api",
 }
 
 

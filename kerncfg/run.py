@@ -13,7 +13,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,7 +38,9 @@ if TYPE_CHECKING:
     from kerncfg.evidence.bench import Measurement
     from kerncfg.evidence.verify import Verification
 
-__all__ = ["Outcome", "perform", "run"]
+__all__ = ["STAGES", "Outcome", "check", "perform", "run"]
+
+STAGES = ("verification", "measurement")
 
 _FULL_ERROR = "HYDRA_FULL_ERROR"
 
@@ -49,7 +51,7 @@ _BUILT = ("model", "target")  # the nodes that a model is built from
 class Outcome:
     """What one job did, as far as it came; `error` is why it came no further."""
 
-    folder: Path
+    folder: Path | None  # `None` where nothing is written
     overrides: list[str]
     swept: list[str] = field(default_factory=list)  # those of the overrides that a sweep chose for this job
     number: int = 1
@@ -70,7 +72,7 @@ class Outcome:
         """Return everything the job produced as plain data."""
         parts = {name: getattr(self, name) for name in ("plan", "report", "verification", "measurement", "error")}
         return {
-            "folder": str(self.folder),
+            "folder": str(self.folder) if self.folder else None,
             "overrides": self.overrides,
             "swept": self.swept,
             "passed": self.passed,
@@ -141,26 +143,33 @@ def perform(
     config_dir: Path | None,
     trust: Sequence[str],
     lock: Lock | None,
-    show: Callable[[Outcome, str], None],
+    show: Callable[[Outcome, str], None] = lambda outcome, stage: None,
+    stages: Sequence[str] = STAGES,
 ) -> None:
-    """Carry out one job and fill its outcome; each document is written as soon as it is there."""
+    """Carry out one job and fill its outcome; each document is written as soon as it is there.
+
+    `stages` says which of `verification` and `measurement` it goes through.
+    """
     from kerncfg.applier.apply import apply
     from kerncfg.evidence.bench import bench
+    from kerncfg.evidence.gate import fall_back, keep_verdicts, unverified
     from kerncfg.evidence.verify import verify
     from kerncfg.models import build
 
     def keep(stage: str, result: Any) -> Any:
         setattr(outcome, stage, result)
         outcome.seconds[stage] = round(time.perf_counter() - started, 3)
-        _write(outcome.folder / f"{stage}.json", result)
+        if outcome.folder is not None:
+            _write(outcome.folder / f"{stage}.json", result)
         show(outcome, stage)
         return result
 
     started = time.perf_counter()
     data, origins = document(*outcome.overrides, config_dir=config_dir)
     validate(data, origins=origins)
-    text = "\n".join(document_lines(data, origins)) + "\n"
-    (outcome.folder / "config.yaml").write_text(text, encoding="utf-8")
+    if outcome.folder is not None:
+        text = "\n".join(document_lines(data, origins)) + "\n"
+        (outcome.folder / "config.yaml").write_text(text, encoding="utf-8")
     target = detect(data["target"])
     plan = keep("plan", plan_document(data, origins, target, trust=trust, lock=lock))
     started = time.perf_counter()
@@ -172,24 +181,49 @@ def perform(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", KerncfgWarning)  # the report that follows says the same
         bindings = apply(plan, loaded.model)
-    with bindings:
+    policy = data["policy"]["verify"]
+    gives_way = policy["on_fail"] == "fallback" or (policy.get("gate") and policy["on_fail"] == "report")
+    with ExitStack() as applied:
+        applied.enter_context(bindings)
         keep("report", bindings.report)
-        thresholds = data["policy"]["verify"]
-        started = time.perf_counter()
-        verification = keep("verification", verify(bindings, loaded.inputs, thresholds))
-        started = time.perf_counter()
-        keep("measurement", bench(bindings, loaded.inputs))
-    if not verification.passed and thresholds["on_fail"] == "error":
-        raise _unverified(verification)
+        if "verification" in stages:
+            started = time.perf_counter()
+            found = verify(bindings, loaded.inputs, policy)
+            keep_verdicts(bindings, found, loaded.inputs, policy)
+            now, found = fall_back(bindings, found, loaded.inputs, policy) if gives_way else (bindings, found)
+            keep("verification", found)
+            if now is not bindings:
+                bindings = applied.enter_context(now)
+                keep("report", bindings.report)
+        if "measurement" in stages:
+            started = time.perf_counter()
+            keep("measurement", bench(bindings, loaded.inputs))
+    verified = outcome.verification
+    if verified is not None and not verified.passed and policy["on_fail"] == "error":
+        raise unverified(verified)
 
 
-def _unverified(verification: Verification) -> KerncfgError:
-    """Return the error of a run whose policy takes a kernel that computes something else for one."""
-    failed = dict.fromkeys(f"{row.name} ({row.kernel})" for row in verification.rows if not row.passed)
-    whole = verification.model
-    reasons = [*failed, *([f"the model: {whole.reason}"] if whole and not whole.passed else [])]
-    hint = "mend or remove these rows; policy.verify.on_fail=report would only report it"
-    return KerncfgError(f"verification failed, and policy.verify.on_fail is error: {'; '.join(reasons)}", hint=hint)
+def check(
+    overrides: Sequence[str],
+    stage: str,
+    *,
+    config_dir: Path | None = None,
+    trust: Sequence[str] = (),
+    lock: str | Path | None = None,
+) -> Outcome:
+    """Carry out the main job as far as `verification` or `measurement`, the only one of the two; nothing is written.
+
+    Raises:
+        KerncfgError: What the job raised; the outcome of a verification that `on_fail: error` refuses is in its error.
+    """
+    outcome = Outcome(folder=None, overrides=list(overrides))
+    try:
+        perform(outcome, config_dir=config_dir, trust=trust, lock=usual(lock), stages=(stage,))
+    except KerncfgError as error:
+        if getattr(outcome, stage) is None:
+            raise
+        outcome.error = error
+    return outcome
 
 
 def _located(error: KerncfgError, origins: Origins) -> KerncfgError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Generator, Iterator
 from importlib.util import find_spec
 
@@ -16,6 +17,9 @@ pytest_plugins = ["tests.hub.fixtures"]
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 # Nobody listens there: tests that plan with the packaged presets learn so at once, and those of the Hub have their own.
 os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"
+
+# Verdicts of tests are nobody's: they must neither be found by a later run nor be left behind.
+os.environ["KERNCFG_CACHE"] = tempfile.mkdtemp(prefix="kerncfg-verdicts-")
 
 _MAY_SKIP = ("gpu", "peers")
 

@@ -104,6 +104,7 @@ ORDER = (
     "evidence.whole",
     "evidence.verify",
     "evidence.bench",
+    "evidence.gate",
     "api",
     "dialects.translation",
     "dialects.kernel_config",

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 ALIASES = {alias for device in DEVICES.values() for alias in device.aliases}
 
 OPTIONS = {
+    "bench": ["--config-dir", "--json", "--lock", "--trust"],
     "completion": ["--json"],
     "diff": ["--json"],
     "doctor": ["--json"],
@@ -38,6 +39,7 @@ OPTIONS = {
     "schema": ["--json"],
     "show": ["--config-dir", "--json"],
     "validate": ["--config-dir", "--json"],
+    "verify": ["--config-dir", "--json", "--lock", "--trust"],
 }
 
 
@@ -61,6 +63,7 @@ def test_the_public_names() -> None:
         "Translation",
         "TrustError",
         "apply",
+        "bench",
         "from_kernel_config",
         "from_liger",
         "kernel_layer",
@@ -70,6 +73,7 @@ def test_the_public_names() -> None:
         "revert",
         "to_kernel_config",
         "translate",
+        "verify",
     ]
 
 

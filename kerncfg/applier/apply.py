@@ -205,6 +205,11 @@ class Bindings:
         )
 
     @property
+    def modes(self) -> tuple[Mode, Mode]:
+        """The modes that the kernels follow, when not training and when training: the same one twice if it is fixed."""
+        return self._modes
+
+    @property
     def report(self) -> Report:
         """Every site as it is now: what its present mode runs, or that it was reverted, or added, since."""
         rows = [self._row(site, step, decided, decided.edit) for site, step, decided in self._records()]

@@ -61,7 +61,9 @@ def notes(plan: Plan) -> tuple[str, ...]:
     if plan.deterministic:
         said.append("policy.deterministic: PyTorch's deterministic algorithms are on until this is reverted")
         if plan.target.device == "cuda" and os.environ.get(_CUBLAS) not in _CUBLAS_FIXED:
-            said.append(f"policy.deterministic: cuBLAS is repeatable only with {_CUBLAS}={_CUBLAS_FIXED[0]}, set before")
+            said.append(
+                f"policy.deterministic: cuBLAS is repeatable only with {_CUBLAS}={_CUBLAS_FIXED[0]}, set before"
+            )
     if plan.seed is not None:
         said.append(f"policy.seed: the random state of PyTorch, Python and NumPy was set to {plan.seed}")
     return tuple(said)

@@ -92,8 +92,9 @@ class Whole:
     """The model's output with all kernels against that with none, in the first mode that fails, or else the first.
 
     `reference` is `float64`, or begins with `none` and says why the original alone was the yardstick, or why nothing
-    was judged. Rows are judged, not values: `within` may be less than 1 where a model amplifies differences. `alone` has
-    the same for each kernel by itself, the one that moves the output most first; it is empty where the model was not run.
+    was judged. Rows are judged, not values: `within` may be less than 1 where a model amplifies differences. `alone`
+    has the same for each kernel by itself, the one that moves the output most first; it is empty where the model was
+    not run.
     """
 
     mode: str
@@ -114,22 +115,26 @@ class Whole:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """What `verify` found. `model` is `None` where nothing is swapped."""
+    """What `verify` found. `model` is `None` where nothing is swapped.
+
+    `removed` holds row, kernel and reason of what was taken off the model for failing; then `model` is that without it.
+    """
 
     rows: tuple[Row, ...]
     model: Whole | None
     notes: tuple[str, ...] = ()
+    removed: tuple[tuple[str, str, str], ...] = ()
 
     @property
     def passed(self) -> bool:
         """Whether every kernel passed, and the model with all of them."""
-        return all(row.passed for row in self.rows) and (self.model is None or self.model.passed)
+        return all(row.passed for row in self.rows) and (self.model is None or self.model.passed) and not self.removed
 
     @property
     def failures(self) -> dict[tuple[str, str], str]:
         """Why a kernel of a row failed, by the row's name and the kernel's reference.
 
-        Where only the model failed, that is the kernel that moves its output too far alone, or all of them if none does.
+        Where only the model failed, that is the kernel that moves its output too far alone, or all if none does.
         """
         found = {(row.name, row.kernel): f"{row.path}: {row.reason}" for row in reversed(self.rows) if not row.passed}
         if found or self.model is None or self.model.passed:
@@ -146,6 +151,7 @@ class Verification:
             "passed": self.passed,
             "rows": [row.to_dict() for row in self.rows],
             "model": self.model.to_dict() if self.model else None,
+            "removed": [dict(zip(("name", "kernel", "reason"), one, strict=True)) for one in self.removed],
             "notes": list(self.notes),
         }
 
@@ -174,6 +180,7 @@ class Verification:
         if self.model:
             told += [f"model: {self.model.reason}"] if self.model.reason else []
             told += [f"model: {self.model.reference}"] if self.model.reference not in ("float64", "none") else []
+        told += [f"removed: {name} ({kernel}): {reason}" for name, kernel, reason in self.removed]
         return "\n".join([*_table(heads, lines), *([_WITHIN] if lines else []), *told, *self.notes])
 
 

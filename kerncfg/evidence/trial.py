@@ -29,8 +29,8 @@ class Trial:
 
     `given` is what the forward left of the inputs, where that is not what it found; `None` stands for what is gone.
     `module` and `process` are what the run changed besides, `draws` what it did to the random state. `live` keeps the
-    memory of the results, so that a later run cannot be given it by chance. `aliases` are results that share memory with
-    an input, `strides` how each result lies in memory.
+    memory of the results, so that a later run cannot be given it by chance. `aliases` are results that share memory
+    with an input, `strides` how each result lies in memory.
     """
 
     outputs: dict[str, Any] = field(default_factory=dict)
@@ -108,8 +108,8 @@ def in_float64(
 
 def _aliases(outputs: Mapping[str, torch.Tensor], given: Mapping[str, Any]) -> list[str]:
     memory = {storage: place for place, part in given.items() if (storage := _storage(part)) is not None}
-    shared = [(place, memory.get(_storage(output))) for place, output in outputs.items()]
-    return [f"{place} shares memory with {source}" for place, source in shared if source is not None]
+    held = [(place, storage) for place, output in outputs.items() if (storage := _storage(output)) is not None]
+    return [f"{place} shares memory with {memory[storage]}" for place, storage in held if storage in memory]
 
 
 def _storage(part: Any) -> int | None:
