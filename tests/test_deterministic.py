@@ -4,7 +4,7 @@ import copy
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy
 import pytest
@@ -13,12 +13,14 @@ from torch import nn
 
 import kerncfg
 from kerncfg.applier import deterministic
-from kerncfg.applier.apply import Bindings
 from kerncfg.compiler.compose import compose
 from kerncfg.documents.plan import Plan
 from kerncfg.errors import ConflictError
 from kerncfg.kernels import layers
 from tests.subjects import FAULTS, applied, stack
+
+if TYPE_CHECKING:
+    from kerncfg.applier.apply import Bindings
 
 FIXED = "policy=deterministic"
 NORMS = "kernels.Mine={match: {class: Norm}, cpu: %s}"
@@ -129,7 +131,7 @@ def test_what_verification_has_shown_counts(name: str, status: str) -> None:
 def test_a_row_that_may_not_fall_back_is_an_error_and_nothing_stays_set() -> None:
     model, _ = stack()
     row = f"kernels.Mine={{match: {{class: Norm}}, cpu: {FAULTS}:Faithful, fallback: error}}"
-    with pytest.raises(kerncfg.ContractError, match="policy.deterministic takes kernels"):
+    with pytest.raises(kerncfg.ContractError, match=r"policy\.deterministic takes kernels"):
         applied(model, "inherited=none", FIXED, row)
 
 

@@ -2,18 +2,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
 import kerncfg
-from kerncfg.applier.apply import Bindings
 from kerncfg.compiler.schema import validate
 from kerncfg.errors import ApplyError, ContractError, KerncfgWarning
 from kerncfg.evidence import gate
 from kerncfg.evidence.verify import verify
 from tests.subjects import FAULTS, POLICY, Norm, Stack, applied, matched, qwen3, stack
+
+if TYPE_CHECKING:
+    from kerncfg.applier.apply import Bindings
 
 RIGHT = f"kernels.Right={{match: {{path: first}}, cpu: {FAULTS}:Faithful}}"
 WRONG = f"kernels.Wrong={{match: {{path: second}}, cpu: {FAULTS}:WeightOffset}}"

@@ -103,6 +103,8 @@ ORDER = (
     "evidence.trial",
     "evidence.whole",
     "evidence.verify",
+    "evidence.timing",
+    "evidence.tokens",
     "evidence.bench",
     "evidence.gate",
     "api",

@@ -11,7 +11,19 @@ from kerncfg.evidence.judge import number
 if TYPE_CHECKING:
     from kerncfg.evidence.judge import Difference
 
-__all__ = ["Alone", "Check", "Measurement", "Row", "TimedModel", "TimedRow", "Timing", "Verification", "Whole"]
+__all__ = [
+    "Alone",
+    "Check",
+    "Generation",
+    "Measurement",
+    "Row",
+    "Spoken",
+    "TimedModel",
+    "TimedRow",
+    "Timing",
+    "Verification",
+    "Whole",
+]
 
 SCHEMA = 1
 
@@ -188,9 +200,10 @@ class Verification:
 class Timing:
     """Seconds for one call, medians of `runs` interleaved pairs; `None` where something raised: see `reason`.
 
-    `spread` is the interquartile range of the pairs' ratios, relative to their median. `verdict` is `faster`
-    or `slower` only where `speedup` is further from 1 than that, else `none`. `original_bytes` and
-    `kernel_bytes` are the peak memory of one call on a CUDA device beyond what was held before.
+    `spread` is how far the pairs' ratios vary, relative to their median: their interquartile range, or the range of the
+    medians of blocks that were taken at other times, if that is more. `verdict` is `faster` or `slower` only where
+    `speedup` is further from 1 than that, else `none`. `original_bytes` and `kernel_bytes` are the peak memory of one
+    call on a CUDA device beyond what was held before.
     """
 
     original_s: float | None = None
@@ -231,11 +244,42 @@ class TimedModel(Timing):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Spoken(Timing):
+    """The same in tokens for each second, all of a batch counted."""
+
+    original_tokens_s: float | None = None
+    kernel_tokens_s: float | None = None
+
+    @classmethod
+    def of(cls, timing: Timing, tokens: int) -> Self:
+        """Build it from the time that so many tokens took."""
+        rates = [None if seconds is None else tokens / seconds for seconds in (timing.original_s, timing.kernel_s)]
+        found = {item.name: getattr(timing, item.name) for item in fields(Timing)}
+        return cls(**found, original_tokens_s=rates[0], kernel_tokens_s=rates[1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """A language model at work: `prefill` reads `batch` prompts of `prompt` tokens, `decode` adds `tokens` to each."""
+
+    batch: int
+    prompt: int
+    tokens: int
+    prefill: Spoken
+    decode: Spoken
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the generation as plain data."""
+        return {item.name: _plain(getattr(self, item.name)) for item in fields(self)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """What `bench` measured. `model` is `None` where nothing is swapped."""
+    """What `bench` measured. `model` is `None` where nothing is swapped, `generation` where no text can be made."""
 
     rows: tuple[TimedRow, ...]
     model: TimedModel | None
+    generation: Generation | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -251,6 +295,7 @@ class Measurement:
             "passed": self.passed,
             "rows": [row.to_dict() for row in self.rows],
             "model": self.model.to_dict() if self.model else None,
+            "generation": self.generation.to_dict() if self.generation else None,
             "notes": list(self.notes),
         }
 
@@ -274,6 +319,7 @@ class Measurement:
                 lines.append(("model", "", "", "", "training", *_times(self.model.training)))
         reasons = _told((row.path, row.kernel, row.reason) for row in self.rows if row.reason)
         reasons += [f"model: {self.model.reason}"] if self.model and self.model.reason else []
+        reasons += _rates(self.generation) if self.generation else []
         return "\n".join([*_table(heads, lines), *([_SPREAD] if lines else []), *reasons, *self.notes])
 
 
@@ -328,6 +374,16 @@ def _times(timing: Timing) -> tuple[str, ...]:
     seconds = [f"{value * 1e6:,.0f} us" for value in (timing.original_s, timing.kernel_s)]
     verdict = "same" if timing.verdict == "none" else timing.verdict or "-"
     return (*seconds, f"{timing.speedup:.2f}", f"{timing.spread:.2f}", verdict)
+
+
+def _rates(generation: Generation) -> list[str]:
+    prompts = f"{generation.batch} x {generation.prompt} tokens"
+    parts = (("prefill", f"of {prompts}", generation.prefill), ("decode", f"after {prompts}", generation.decode))
+    return [
+        f"{name} {what}: {one.original_tokens_s:,.0f} tokens/s, with kernels {one.kernel_tokens_s:,.0f}"
+        f" ({one.speedup:.2f}, spread {one.spread:.2f}, {'same' if one.verdict == 'none' else one.verdict})"
+        for name, what, one in parts
+    ]
 
 
 def _word(passed: bool) -> str:

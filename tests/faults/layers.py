@@ -448,3 +448,13 @@ class IgnoresMask(nn.Module):
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         return functional.scaled_dot_product_attention(x, x, x)
+
+
+def doubles(x: torch.Tensor) -> torch.Tensor:
+    """Nothing, for the function `maybe`."""
+    return x + x
+
+
+def triples(x: torch.Tensor) -> torch.Tensor:
+    """It is for `maybe`, which doubles."""
+    return x * 3
