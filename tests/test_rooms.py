@@ -97,6 +97,8 @@ ORDER = (
     "evidence.keeping",
     "evidence.capture",
     "evidence.judge",
+    "evidence.wording",
+    "evidence.timed",
     "evidence.rows",
     "evidence.compare",
     "evidence.widen",

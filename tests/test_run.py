@@ -45,7 +45,7 @@ def test_a_run_leaves_config_overrides_and_four_documents(folder: Path, capsys: 
     assert yaml.safe_load((made / ".hydra" / "overrides.yaml").read_text())[0] == "kernels=bundled"
     assert yaml.safe_load((made / ".hydra" / "config.yaml").read_text())["kernels"]["RMSNorm"]["cuda"]
     report = json.loads((made / "report.json").read_text())
-    assert report["counts"]["swapped"] == 9  # four norms in each of two layers, and the last
+    assert report["counts"]["swapped"] == 11  # four norms and a rotary function in each of two layers, and the last norm
     out = capsys.readouterr().out
     assert f"passed: {made}" in out.replace(str(folder) + "/", "") or "passed: " in out
 

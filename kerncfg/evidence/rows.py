@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Self
 
-from kerncfg.evidence.judge import number
+from kerncfg.evidence.timed import Generation, Measurement, Spoken, TimedModel, TimedRow, Timing
+from kerncfg.evidence.wording import SCHEMA, path_of, plain, share, short, table, told, word
 
 if TYPE_CHECKING:
     from kerncfg.evidence.judge import Difference
 
 __all__ = [
+    "SCHEMA",
     "Alone",
     "Check",
     "Generation",
@@ -25,10 +27,7 @@ __all__ = [
     "Whole",
 ]
 
-SCHEMA = 1
-
 _WITHIN = "within: the share of values that differ from the original by no more than the policy allows"
-_SPREAD = "spread: how far the speedup varies from reading to reading; same: it is no further from 1 than that"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +55,7 @@ class Check:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the check as plain data."""
-        return {item.name: _plain(getattr(self, item.name)) for item in fields(self)}
+        return {item.name: plain(getattr(self, item.name)) for item in fields(self)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +95,7 @@ class Alone:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the comparison as plain data."""
-        return {item.name: _plain(getattr(self, item.name)) for item in fields(self)}
+        return {item.name: plain(getattr(self, item.name)) for item in fields(self)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +120,7 @@ class Whole:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the comparison as plain data."""
-        found = {item.name: _plain(getattr(self, item.name)) for item in fields(self)}
+        found = {item.name: plain(getattr(self, item.name)) for item in fields(self)}
         return {**found, "alone": [one.to_dict() for one in self.alone]}
 
 
@@ -183,172 +182,23 @@ class Verification:
         lines = [_cells(row) for row in self.rows]
         if self.model:
             model = self.model
-            figures = (_short(model.max_abs), _short(model.max_rel), _share(model.within))
-            lines.append(("model", "", "", "", model.mode, _word(model.passed), *figures, ""))
+            figures = (short(model.max_abs), short(model.max_rel), share(model.within))
+            lines.append(("model", "", "", "", model.mode, word(model.passed), *figures, ""))
             for one in model.alone if len(model.alone) > 1 else ():
-                figures = (_short(one.max_abs), _short(one.max_rel), _share(one.within))
-                lines.append((f"  {one.name} alone", "", "", one.kernel, model.mode, _word(one.passed), *figures, ""))
-        told = _told((row.path, row.kernel, word) for row in self.rows for word in _words(row))
+                figures = (short(one.max_abs), short(one.max_rel), share(one.within))
+                lines.append((f"  {one.name} alone", "", "", one.kernel, model.mode, word(one.passed), *figures, ""))
+        reasons = told((row.path, row.kernel, word) for row in self.rows for word in _words(row))
         if self.model:
-            told += [f"model: {self.model.reason}"] if self.model.reason else []
-            told += [f"model: {self.model.reference}"] if self.model.reference not in ("float64", "none") else []
-        told += [f"removed: {name} ({kernel}): {reason}" for name, kernel, reason in self.removed]
-        return "\n".join([*_table(heads, lines), *([_WITHIN] if lines else []), *told, *self.notes])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
-    """Seconds for one call, medians of `runs` interleaved pairs; `None` where something raised: see `reason`.
-
-    `spread` is how far the pairs' ratios vary, relative to their median: their interquartile range, or the range of the
-    medians of blocks that were taken at other times, if that is more. `verdict` is `faster` or `slower` only where
-    `speedup` is further from 1 than that, else `none`. `original_bytes` and `kernel_bytes` are the peak memory of one
-    call on a CUDA device beyond what was held before.
-    """
-
-    original_s: float | None = None
-    kernel_s: float | None = None
-    speedup: float | None = None
-    spread: float | None = None
-    verdict: str | None = None
-    runs: int = 0
-    original_bytes: int | None = None
-    kernel_bytes: int | None = None
-    reason: str | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the timing as plain data."""
-        return {item.name: _plain(getattr(self, item.name)) for item in fields(self)}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimedRow(Timing):
-    """One kernel at one kind of site in one mode: forward in inference, forward and backward in training."""
-
-    name: str
-    path: str
-    sites: int
-    kernel: str
-    mode: str
-    device: str
-    dtype: str
-    shape: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimedModel(Timing):
-    """The whole model in the first mode that swaps something; `training` is the second, if that swaps too."""
-
-    mode: str
-    training: Timing | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spoken(Timing):
-    """The same in tokens for each second, all of a batch counted."""
-
-    original_tokens_s: float | None = None
-    kernel_tokens_s: float | None = None
-
-    @classmethod
-    def of(cls, timing: Timing, tokens: int) -> Self:
-        """Build it from the time that so many tokens took."""
-        rates = [None if seconds is None else tokens / seconds for seconds in (timing.original_s, timing.kernel_s)]
-        found = {item.name: getattr(timing, item.name) for item in fields(Timing)}
-        return cls(**found, original_tokens_s=rates[0], kernel_tokens_s=rates[1])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Generation:
-    """A language model at work: `prefill` reads `batch` prompts of `prompt` tokens, `decode` adds `tokens` to each."""
-
-    batch: int
-    prompt: int
-    tokens: int
-    prefill: Spoken
-    decode: Spoken
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the generation as plain data."""
-        return {item.name: _plain(getattr(self, item.name)) for item in fields(self)}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
-    """What `bench` measured. `model` is `None` where nothing is swapped, `generation` where no text can be made."""
-
-    rows: tuple[TimedRow, ...]
-    model: TimedModel | None
-    generation: Generation | None = None
-    notes: tuple[str, ...] = ()
-
-    @property
-    def passed(self) -> bool:
-        """Whether everything could be measured; says nothing about what is faster."""
-        parts = [*self.rows, *([self.model] if self.model else [])]
-        return all(part.reason is None for part in parts)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain data, in the form of `schemas/measurement.schema.json`."""
-        return {
-            "schema": SCHEMA,
-            "passed": self.passed,
-            "rows": [row.to_dict() for row in self.rows],
-            "model": self.model.to_dict() if self.model else None,
-            "generation": self.generation.to_dict() if self.generation else None,
-            "notes": list(self.notes),
-        }
-
-    def __str__(self) -> str:
-        heads = (
-            "name",
-            "path",
-            "shape",
-            "kernel",
-            "mode",
-            "original takes",
-            "kernel takes",
-            "speedup",
-            "spread",
-            "verdict",
-        )
-        lines = [(row.name, _path(row), row.shape, row.kernel, row.mode, *_times(row)) for row in self.rows]
-        if self.model:
-            lines.append(("model", "", "", "", self.model.mode, *_times(self.model)))
-            if self.model.training:
-                lines.append(("model", "", "", "", "training", *_times(self.model.training)))
-        reasons = _told((row.path, row.kernel, row.reason) for row in self.rows if row.reason)
-        reasons += [f"model: {self.model.reason}"] if self.model and self.model.reason else []
-        reasons += _rates(self.generation) if self.generation else []
-        return "\n".join([*_table(heads, lines), *([_SPREAD] if lines else []), *reasons, *self.notes])
-
-
-def _table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
-    if not lines:
-        return []
-    widths = [max(len(line[place]) for line in (heads, *lines)) for place in range(len(heads))]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in (heads, *lines)
-    ]
+            reasons += [f"model: {self.model.reason}"] if self.model.reason else []
+            reasons += [f"model: {self.model.reference}"] if self.model.reference not in ("float64", "none") else []
+        reasons += [f"removed: {name} ({kernel}): {reason}" for name, kernel, reason in self.removed]
+        return "\n".join([*table(heads, lines), *([_WITHIN] if lines else []), *reasons, *self.notes])
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    backward = _word(row.backward.passed) if row.backward else "-"
-    figures = (_short(row.max_abs), _short(row.max_rel), _share(row.within), backward)
-    return (row.name, _path(row), row.shape, row.kernel, " ".join(row.modes), _word(row.passed), *figures)
-
-
-def _told(words: Iterable[tuple[str, str, str]]) -> list[str]:
-    """Say each thing once for each kernel, however many rows it is true of."""
-    rows: dict[tuple[str, str], list[str]] = {}
-    for path, kernel, word in words:
-        rows.setdefault((kernel, word), []).append(path)
-    return [f"{_listed(list(dict.fromkeys(paths)))}: {word}" for (_, word), paths in rows.items()]
-
-
-def _listed(paths: Sequence[str]) -> str:
-    return ", ".join(paths) if len(paths) <= 3 else f"{', '.join(paths[:2])} and {len(paths) - 2} more"
+    backward = word(row.backward.passed) if row.backward else "-"
+    figures = (short(row.max_abs), short(row.max_rel), share(row.within), backward)
+    return (row.name, path_of(row), row.shape, row.kernel, " ".join(row.modes), word(row.passed), *figures)
 
 
 def _words(row: Row) -> Iterator[str]:
@@ -362,45 +212,3 @@ def _words(row: Row) -> Iterator[str]:
         yield "not repeatable: two runs on the same inputs gave different bits"
     if row.reference != "float64":
         yield row.reference
-
-
-def _path(row: Row | TimedRow) -> str:
-    return row.path if row.sites == 1 else f"{row.path} and {row.sites - 1} more"
-
-
-def _times(timing: Timing) -> tuple[str, ...]:
-    if timing.original_s is None or timing.kernel_s is None or timing.speedup is None or timing.spread is None:
-        return ("-",) * 5
-    seconds = [f"{value * 1e6:,.0f} us" for value in (timing.original_s, timing.kernel_s)]
-    verdict = "same" if timing.verdict == "none" else timing.verdict or "-"
-    return (*seconds, f"{timing.speedup:.2f}", f"{timing.spread:.2f}", verdict)
-
-
-def _rates(generation: Generation) -> list[str]:
-    prompts = f"{generation.batch} x {generation.prompt} tokens"
-    parts = (("prefill", f"of {prompts}", generation.prefill), ("decode", f"after {prompts}", generation.decode))
-    return [
-        f"{name} {what}: {one.original_tokens_s:,.0f} tokens/s, with kernels {one.kernel_tokens_s:,.0f}"
-        f" ({one.speedup:.2f}, spread {one.spread:.2f}, {'same' if one.verdict == 'none' else one.verdict})"
-        for name, what, one in parts
-    ]
-
-
-def _word(passed: bool) -> str:
-    return "yes" if passed else "NO"
-
-
-def _short(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1e}"
-
-
-def _share(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2%}"
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, (Check, Timing)):
-        return value.to_dict()
-    if isinstance(value, tuple):
-        return list(value)
-    return number(value) if isinstance(value, float) else value
