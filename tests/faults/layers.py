@@ -458,3 +458,26 @@ def doubles(x: torch.Tensor) -> torch.Tensor:
 def triples(x: torch.Tensor) -> torch.Tensor:
     """It is for `maybe`, which doubles."""
     return x * 3
+
+
+class SharesInput(_Norm):
+    """It hands its input's memory on; for a norm of nothing."""
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return hidden_states.view_as(hidden_states)
+
+
+class Transposed(_Norm):
+    """The result lies in memory otherwise."""
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        result = self.weight * _norm(hidden_states, self.variance_epsilon)
+        return result.transpose(0, 1).contiguous().transpose(0, 1)
+
+
+class MovesHome(_Norm):
+    """It sets the default device, as a careless kernel does to allocate there."""
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        torch.set_default_device("meta")
+        return self.weight * _norm(hidden_states, self.variance_epsilon)
