@@ -11,6 +11,7 @@ from torch.jit import ScriptModule
 
 from kerncfg.applier.bind import Edit, Owner, reachable
 from kerncfg.applier.contract import Fit, MissingAttribute, conditions_fault, device_fault, fit, module_fault, tensors
+from kerncfg.applier.edits import FUSION
 from kerncfg.applier.match import Claim, row
 from kerncfg.compiler.policy import unfit
 from kerncfg.documents.plan import Choice, Kernel, ModePlan, Plan, Step
@@ -243,6 +244,8 @@ class Decisions:
         module, layer = site.module, site.layer
         if fault := device_fault(module, self.plan.target.device):
             return fault
+        if FUSION in module.__dict__:
+            return "part of a fusion that was applied before, whose kernel runs its members as one"
         if "base_layer" in module._modules:
             return f"wrapped by the adapter {layer.cls.__module__}.{layer.cls.__qualname__} around base_layer"
         if isinstance(module, ScriptModule):

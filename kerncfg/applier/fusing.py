@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
+from kerncfg.applier.contract import device_fault
 from kerncfg.applier.decide import Decisions, Verdict, condition_fault, is_off, joined, said
 from kerncfg.applier.fuse import Fusion, Prepared, Survey, prepare, survey
 from kerncfg.applier.groups import Group, check_conflicts, groups, inner
+from kerncfg.applier.layouts import companion
 from kerncfg.applier.match import placed, row
 from kerncfg.errors import ApplyError, ContractError
 
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from kerncfg.documents.plan import Choice, ModePlan, Step
     from kerncfg.documents.target import Mode
 
-__all__ = ["FusionSite", "decide_fusions", "fusion_groups", "release"]
+__all__ = ["FusionSite", "alone", "decide_fusions", "fusion_groups", "release"]
 
 Groups = Mapping[str, tuple["Step", tuple[Group, ...]]]
 
@@ -68,6 +70,26 @@ def fusion_groups(root: nn.Module, sites: Sites, steps: Sequence[Step], claims: 
         if claim is not None and claim[1] is None and claim[0].match is not None and claim[0].kind == "bind"
     }
     check_conflicts({name: own for name, (step, own) in found.items() if step.kind == "fuse"}, matched)
+    return found
+
+
+def alone(sites: Sites, claims: list[Claim | None], decisions: Decisions) -> Groups:
+    """Return the sites of rows whose kernel has a layout of its own, each a group by itself, and take their claims.
+
+    A kernel whose parameters have other names or shapes than the layer's is the same as a fusion of one member.
+    """
+    steps = {id(claim[0]): claim[0] for claim in claims if claim is not None and claim[0].kind == "bind"}
+    found: dict[str, tuple[Step, tuple[Group, ...]]] = {}
+    for step in steps.values():
+        firsts = {
+            choice.kernel for mode in decisions.modes for choice in step.modes[mode].choices[:1] if not choice.original
+        }
+        if not any(companion(decisions.code_of(kernel)) for kernel in firsts):
+            continue
+        places = [place for place, claim in enumerate(claims) if claim == (step, None)]
+        found[row(step)] = step, tuple(Group.of(sites[place]) for place in places)
+        for place in places:
+            claims[place] = None
     return found
 
 
@@ -118,6 +140,11 @@ class _Choosing:
     reasons: dict[str, None] = field(default_factory=dict)
 
     def site(self) -> FusionSite:
+        device = self.decisions.plan.target.device
+        faults = (device_fault(module, device) for module in self.group.modules)
+        if fault := next(filter(None, faults), None):
+            kept = self.decisions.keep(fault)
+            return FusionSite(group=self.group, step=self.step, verdicts=(kept, kept), prepared=None)
         idle, training = self.decisions.modes
         first = list(self._options(self.step.modes[idle]))
         second = first if idle is training else list(self._options(self.step.modes[training]))

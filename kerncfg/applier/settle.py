@@ -15,7 +15,7 @@ from kerncfg.applier.decide import Decided, Decisions
 from kerncfg.applier.findings import Findings, Outcome, check
 from kerncfg.applier.functions import FunctionDecisions, FunctionSite, function_claims
 from kerncfg.applier.fuse import fuse
-from kerncfg.applier.fusing import FusionSite, decide_fusions, fusion_groups, release
+from kerncfg.applier.fusing import FusionSite, alone, decide_fusions, fusion_groups, release
 from kerncfg.applier.match import Claim, claims
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def settle(plan: Plan, root: nn.Module, modes: tuple[Mode, Mode], owner: Owner) 
     steps |= {id(one.claim[0]): one.claim[0] for one in called}
     steps |= {id(step): step for step, own in grouped.values() if own} | {id(step): step for _, step in attending}
     decisions.admit([*steps.values()], root)
-    fusions = decide_fusions(root, grouped, decisions)
+    fusions = decide_fusions(root, {**grouped, **alone(sites, taken, decisions)}, decisions)
     called, notes = release(sites, taken, called, fusions)
     decided = decisions.decide(sites, taken)
     functions = FunctionDecisions(decisions).decide_functions(called, decided, taken) if called else []

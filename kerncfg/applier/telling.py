@@ -51,7 +51,8 @@ def _fused(one: FusionSite, modes: tuple[Mode, Mode]) -> ReportRow:
     if changed is None and one.fusion is not None:
         changed = one.fusion.changed()
     verdict = one.verdicts[training if runs is None else runs]
-    return _told(one.group.path, one.step, "fusion", verdict, one.verdicts, modes, training, runs is None, changed)
+    kind = "fusion" if one.step.node == "fusions" else "layer"
+    return _told(one.group.path, one.step, kind, verdict, one.verdicts, modes, training, runs is None, changed)
 
 
 def _attention(settled: Settled) -> Iterator[ReportRow]:
