@@ -152,7 +152,7 @@ def _build(variant: Variant | None, folder: Path) -> Build:
         try:
             metadata = Metadata.parse(file.read_bytes())
         except SourceError as error:
-            fault = f"metadata.json: {error.message}"
+            fault = error.message
     return Build(variant=variant, digest=_digest(folder), metadata=metadata, fault=fault)
 
 
