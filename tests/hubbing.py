@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import kerncfg
 from kerncfg.documents.config import KernelRef, Trust
-from kerncfg.documents.lock import Pin
 from kerncfg.machine import detect
 from kerncfg.sources import Question, pin
 from tests.hub.kernels import TRUSTED
 
 if TYPE_CHECKING:
+    from kerncfg.documents.lock import Pin
     from kerncfg.documents.plan import Choice, Kernel
     from tests.hub.fixtures import TestHub
 

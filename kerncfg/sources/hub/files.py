@@ -76,9 +76,7 @@ def bring(hub: Hub, kernel: Kernel, progress: Callable[[int], None] = lambda siz
         # A folder that is a link leads to what nobody has listed.
         paths += [Path(parent, name).relative_to(folder) for name in folders if Path(parent, name).is_symlink()]
         if strange := [path.as_posix() for path in paths if path.as_posix() not in named]:
-            message = (
-                f"{kernel.reference}: {folder} holds {strange[0]}, which the build of commit {kernel.commit} lacks"
-            )
+            message = f"{kernel.reference}: {folder} holds {strange[0]}, which commit {kernel.commit} has not"
             raise IntegrityError(message, hint="remove the file; nothing that the plan does not name is imported")
     return folder
 
