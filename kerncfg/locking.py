@@ -6,6 +6,7 @@ A lock of the `kernels` library is read too: it names commits, and what they hol
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -69,7 +70,9 @@ def _foreign(entries: Sequence[Any]) -> Iterator[tuple[KernelRef, str]]:
             wanted, commit = entry["dependency"], entry["lock"]["commit"]
             ref = KernelRef.parse(wanted["repo-id"])
             version = wanted.get("version")
-            yield ref.at(revision=wanted["revision"]) if version is None else ref.at(version=int(version)), str(commit)
+            if not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", commit):
+                raise ValueError(commit)
+            yield ref.at(revision=wanted["revision"]) if version is None else ref.at(version=int(version)), commit
         except (KeyError, TypeError, ValueError, ConfigError) as error:
             message = f"no entry of a kernels.lock: {json.dumps(entry)[:80]}"
             raise LockError(message, hint="a kernels.lock is written by `kernels lock`") from error

@@ -126,11 +126,11 @@ def _kernel(ref: KernelRef, pin: Pin, lock: Lock, request: Request, above: tuple
     release, build = found if found else (Release(), None)
     dependencies = []
     for needed in build.dependencies if build else ():
-        if needed in (*above, ref):
+        if needed in (*above, ref.everything):
             return f"it imports itself, by way of {needed}"
         answer = lock.pin(needed) or Pin(ref=needed, reason=_UNKNOWN)
         reason = trusted(needed, request.trust) or answer.reason
-        kernel = _kernel(needed, answer, lock, request, (*above, ref)) if reason is None else reason
+        kernel = _kernel(needed, answer, lock, request, (*above, ref.everything)) if reason is None else reason
         if isinstance(kernel, Kernel) and kernel.repository:
             kernel = moved(needed, kernel.repository, request.trust) or kernel
         if isinstance(kernel, Kernel) and kernel.digest is None:
