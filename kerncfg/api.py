@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kerncfg.compiler.compose import Origins, compose
 from kerncfg.compiler.normalise import normalise
-from kerncfg.compiler.policy import Request, trusted
+from kerncfg.compiler.policy import Request, refused
 from kerncfg.compiler.reading import Place, read
 from kerncfg.compiler.resolve import resolve
 from kerncfg.compiler.schema import validate
@@ -91,11 +91,13 @@ def lock(
 
     Raises:
         ConfigError: What was asked is not valid; it carries every fault.
+        SourceError: The Hub gave no answer about what was to be upgraded.
     """
     data, origins = document(*overrides, config_dir=config_dir, config=config)
     validate(data, origins=origins)
     found = normalise(data, origins=origins)
-    return made_lock(found, found.trust.plus(*_names(trust)), previous=previous, upgrade=upgrade)
+    named = found.trust.plus(*_names(trust))
+    return made_lock(found, named, previous=previous, upgrade=upgrade, hub=hub_is_on(os.environ))
 
 
 def document(
@@ -139,9 +141,8 @@ def plan_document(
     rows = config.every() if config.enabled else ()
     offered = [candidate for row in rows for cell in row.at(target.device).values() for candidate in cell]
     flagged = {candidate.ref for candidate in offered if candidate.trust_remote_code}
-    asked = flagged | {candidate.ref for candidate in offered if trusted(candidate.ref, named) is None}
-    wanted = sorted((ref for ref in asked if request.hub or ref.scheme != "hub"), key=str)
-    pins = pin(wanted, target=target, trust=named, known=known, locked=known is not None)
+    asked = sorted({candidate.ref for candidate in offered if not refused(candidate, request)}, key=str)
+    pins = pin(asked, target=target, trust=named, known=known, locked=known is not None)
     made = resolve(config, pins, request)
     return replace(made, trust=replace(named, references=frozenset(map(str, flagged))))
 
