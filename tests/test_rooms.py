@@ -17,6 +17,7 @@ ORDER = (
     "locations",
     "anchors.language",
     "anchors.planning",
+    "anchors.hub",
     "anchors.applying",
     "anchors.tools",
     "anchors",

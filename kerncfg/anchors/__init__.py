@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 
 from kerncfg.anchors.applying import APPLYING
+from kerncfg.anchors.hub import DEPENDENCIES, HUB, LOCKS
 from kerncfg.anchors.language import IN_FILES, ON_THE_COMMAND_LINE, REFERENCES, VALUES
 from kerncfg.anchors.planning import GENERAL, PLAN_FILES, REASONS
 from kerncfg.anchors.tools import EVIDENCE, FROM_OTHER_TOOLS, MODELS
@@ -28,8 +29,11 @@ _PARTS = (
     PLAN_FILES,
     MODELS,
     REASONS,
+    LOCKS,
+    HUB,
     APPLYING,
     EVIDENCE,
+    DEPENDENCIES,
     GENERAL,
 )
 ANCHORS: Mapping[str, tuple[str, ...]] = {anchor: messages for part in _PARTS for anchor, messages in part.items()}

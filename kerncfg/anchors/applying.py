@@ -17,6 +17,7 @@ APPLYING: Mapping[str, tuple[str, ...]] = {
         "nothing was applied for …, only for …",
         "the model is compiled, and … is for models that are not",
     ),
+    "only-layers": ("…: this version of kerncfg replaces layers only",),
     "two-rows": ("… is taken by …, each through its match",),
     "code-changed": (
         "the code has digest …, the plan says …",

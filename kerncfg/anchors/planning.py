@@ -9,7 +9,11 @@ __all__ = ["GENERAL", "PLAN_FILES", "REASONS"]
 PLAN_FILES: Mapping[str, tuple[str, ...]] = {
     "no-plan": ("…: holds a …, not a plan", "…: is no plan, it has no …", "…: not JSON (…)"),
     "plan-format": ("the plan has format …, this kerncfg reads …",),
-    "plan-edited": ("the plan's content has digest …, the file says …",),
+    "plan-edited": (
+        "the plan's content has digest …, the file says …",
+        "the files of a build have digest …, the plan says …",
+        "the plan holds what no plan can hold",
+    ),
     "another-machine": ("the plan does not fit this machine: …",),
 }
 
@@ -37,6 +41,8 @@ REASONS: Mapping[str, tuple[str, ...]] = {
         "metadata.json: … is …, expected …",
         "metadata.json is …, expected …",
         "metadata.json is no JSON, as was expected: …",
+        "metadata.json: found a kernel-depends that is no repository, needed organisation/name",
+        "found no metadata.json, needed for what the build requires",
     ),
     "compiled-attention": (
         "the compiled package … is for cuda, the target is …",
@@ -55,7 +61,6 @@ REASONS: Mapping[str, tuple[str, ...]] = {
         "the row takes nothing inherited",
         "…: a map takes the place of …, said at …",
     ),
-    "lock": ("the lock does not hold it: `kerncfg lock` asks for what it lacks",),
 }
 
 # What other messages may hold, so it is asked last.
