@@ -120,10 +120,10 @@ def documented() -> list[Repository]:
     liger = source("rms_norm.py").replace("class RMSNorm", "class LigerRMSNorm")
     devices = ("torch-cuda", "torch-npu", "torch-rocm", "torch-xpu")
     own = Repository(f"{ACME}/norms")
-    for version, variants in ((1, ["torch-cpu"]), (2, ["torch-cpu", "torch-cuda"]), (3, ["torch-cuda", "torch-rocm"])):
-        modules = norm_layers(version)
-        builds = [Build(name="norms", modules=modules, variant=each, version=version) for each in variants]
-        own.release(builds, f"v{version}", tag=f"v{version}.1.0")
+    for major, variants in ((1, ["torch-cpu"]), (2, ["torch-cpu", "torch-cuda"]), (3, ["torch-cuda", "torch-rocm"])):
+        modules = norm_layers(major)
+        builds = [Build(name="norms", modules=modules, variant=each, version=major) for each in variants]
+        own.release(builds, f"v{major}", tag=f"v{major}.1.0")
     return [
         repository(f"{TRUSTED}/liger-kernels", package(liger), branch="v3", variants=devices),
         own,
