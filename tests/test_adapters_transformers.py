@@ -10,19 +10,21 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from torch import nn
 
 from kerncfg.applier.adapters import adapter_for
-from kerncfg.applier.adapters.torch import TorchAdapter
 from kerncfg.applier.adapters.transformers import TransformersAdapter
 from kerncfg.applier.apply import apply
 from kerncfg.errors import KerncfgWarning
 from tests.planning import TRUST, plan, step
 from tests.snapshot import snapshot
+
+if TYPE_CHECKING:
+    from kerncfg.applier.adapters.torch import TorchAdapter
 
 TINY = {
     "vocab_size": 32,
@@ -300,7 +302,8 @@ def test_classes_of_a_models_own_repository_are_read_too(tmp_path: Path, monkeyp
     (folder / "config.json").write_text(json.dumps({"model_type": "far", "auto_map": places}), encoding="utf-8")
     path = list(sys.path)
     config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=True)
-    model: Any = transformers.AutoModel.from_config(config, trust_remote_code=True)
+    auto: Any = transformers.AutoModel
+    model = auto.from_config(config, trust_remote_code=True)
     assert type(model).__module__.startswith("transformers_modules.")
     try:
         assert registered(model) == {"FarNorm": 1}

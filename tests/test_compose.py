@@ -167,7 +167,7 @@ def test_an_override_wins_over_an_experiment() -> None:
 def test_ones_own_primary_config_is_used_and_reaches_packaged_groups(mine: Path) -> None:
     write(mine, "config", "defaults:\n  - kernels: bundled\n  - target: h100\n  - _self_\nkernels: {X: a/b:C}\n")
     document, _ = compose(config_dir=mine)
-    assert set(document["kernels"]) == {"RMSNorm", "SwiGLUMLP", "X"}
+    assert set(document["kernels"]) == {"RMSNorm", "SwiGLUMLP", "rotary_pos_emb", "X"}
     assert document["target"]["name"] == "h100"
     assert document["inherited"] == {}
 

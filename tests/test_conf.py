@@ -57,7 +57,7 @@ def test_every_file_leads_editors_to_its_schema(file: Path) -> None:
 
 def test_ones_own_mapping_and_the_inherited_one_arrive_apart() -> None:
     document, _ = compose(["kernels=bundled"])
-    assert set(document["kernels"]) == {"RMSNorm", "SwiGLUMLP"}
+    assert set(document["kernels"]) == {"RMSNorm", "SwiGLUMLP", "rotary_pos_emb"}
     assert len(document["inherited"]) == 28
 
 

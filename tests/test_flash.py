@@ -59,7 +59,7 @@ def test_the_text_means_what_the_packaged_file_says(name: str) -> None:
 
 def test_a_candidate_of_the_packaged_file_was_said_at_its_own_line() -> None:
     found = from_preset("attention=flash_attention_2").attention["default"].at("cuda")[Mode.INFERENCE]
-    lines = [candidate.origin.line for candidate in found if candidate.origin]
+    lines = [candidate.origin.line or 0 for candidate in found if candidate.origin]
     assert lines == sorted(set(lines)) and len(lines) == 4
 
 
@@ -112,4 +112,12 @@ def test_only_what_is_of_version_4_is_noted_as_beta() -> None:
 )
 def test_reading_again_what_was_read_changes_nothing(said: Any) -> None:
     made = config(attention={"default": said})
+    assert normalise(made.to_dict()) == made
+
+
+def test_a_device_for_which_it_stands_for_nothing_more_gets_no_cell_of_its_own() -> None:
+    written = ["flash_attention_3", f"{HUB}vllm-flash-attn3@v1", "sdpa"]
+    made = config(attention={"default": written})
+    assert set(made.attention["default"].cells) == {ANY, "rocm", "mps"}
+    assert row(written, "cuda") == written
     assert normalise(made.to_dict()) == made

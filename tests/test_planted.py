@@ -45,7 +45,8 @@ def beside(name: str, sequence: int = 8, dtype: str = "float32", scale: float = 
     ["WeightOffset", "EpsilonOutside", "NarrowSum", "WeakGradient", "WritesToInput", "OnlyInTraining"],
 )
 def test_a_planted_fault_is_blamed_on_its_row_alone(name: str, dtype: str) -> None:
-    found = beside(name, dtype=dtype)
+    # small inputs for epsilon: at 0.02, as embeddings are made, it changes less than bfloat16 can hold
+    found = beside(name, dtype=dtype, scale=0.1 if name == "EpsilonOutside" else 1.0)
     assert judged(found) == {"Planted": False, "Right": True}
     assert not found.passed
 
@@ -59,7 +60,9 @@ def test_what_is_right_is_blamed_for_nothing(name: str) -> None:
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="the compiler of PyTorch needs one for C++")
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*should not be instantiated")  # torch, of its own
+@pytest.mark.filterwarnings(  # torch, of its own tracing
+    "ignore::DeprecationWarning", "ignore:.*should not be instantiated", "ignore:The .grad attribute"
+)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_what_inductor_writes_is_blamed_for_nothing(dtype: str) -> None:
     found = beside("Inductor", dtype=dtype)

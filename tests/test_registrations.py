@@ -31,7 +31,7 @@ def decorations(node: Any, names: tuple[str, ...]) -> list[ast.expr]:
 
 
 def count(tree: ast.Module, where: str) -> tuple[dict[tuple[str, str], str], Written, list[str]]:
-    """Names of classes; for each class and function it declares the name and whether forward calls it; others' callers."""
+    """Names of classes; of each declared pair the name and whether forward calls it; who calls without declaring."""
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     names: dict[str, Any] = {
         name: found[0].value  # type: ignore[attr-defined]

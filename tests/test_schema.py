@@ -372,3 +372,13 @@ def test_the_schemas_words_are_those_of_the_code() -> None:
     assert {*schema("target")["properties"]} == {*Target.__dataclass_fields__, "name", "defaults"}
     assert schema("plan")["properties"]["schema"]["const"] == SCHEMA
     assert {*schema("experiment")["properties"]} == {*NODES, "hydra", "defaults"} - {"experiment"}
+
+
+@pytest.mark.parametrize("node", ["kernels", "fusions", "attention"])
+def test_a_value_deep_in_a_condition_is_checked_in_every_node_of_rows(node: str) -> None:
+    members = {"members": [["N", "a.n"]]} if node == "fusions" else {}
+    row = {"kernel": "a/b:C", "when": {"config": {"act": [[1]]}}, **members}
+    with pytest.raises(ConfigError) as caught:
+        validate({"X": row}, node)
+    (issue,) = caught.value.issues
+    assert (issue.path, issue.message) == ("X.when.config.act.0", "found a list, expected single values in the list")

@@ -13,10 +13,13 @@ from kerncfg.errors import ApplyError
 from kerncfg.sources import reload
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from kerncfg.documents.plan import Kernel
 
-__all__ = ["Edit", "Forward", "FunctionEdit", "Owner", "Replaced", "with_functions"]
+__all__ = ["FUSION", "Edit", "Forward", "FunctionEdit", "Owner", "Replaced", "with_functions"]
 
+FUSION = "_kerncfg_fusion"  # the entry of a module that is part of a fusion
 _numbers = itertools.count(1)
 
 Forward = Callable[..., Any]
@@ -56,6 +59,9 @@ class Edit:
     owner: Owner
     forwards: tuple[Forward | None, Forward | None]
     kernels: tuple[Kernel | None, Kernel | None]
+
+    def arrived(self, module: nn.Module) -> None:
+        """Take note that a copy of a module has all its entries; what is done to it alone needs no more."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Edit:
         return self

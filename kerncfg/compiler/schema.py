@@ -157,7 +157,7 @@ def _target(reference: str, name: str) -> Any:
     file, _, part = reference.partition("#/$defs/")
     name = file.removesuffix(_ENDING) or name
     if part in _circular(name):
-        return {"$ref": reference}
+        return {"$ref": f"#/$defs/{part}"}  # the validator holds the circular ones of every schema
     found = schema(name)
     return _without_references(found["$defs"][part] if part else found, name)
 

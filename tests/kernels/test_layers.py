@@ -25,6 +25,7 @@ Layer: TypeAlias = (
     | type[layers.GemmaRMSNorm]
     | type[layers.LayerNorm]
     | type[layers.RMSNorm]
+    | type[layers.RMSNormMLP]
     | type[layers.RotaryPosEmb]
     | type[layers.SwiGLUMLP]
 )
@@ -51,6 +52,7 @@ def test_a_layer_is_a_forward_and_two_flags(layer: Layer) -> None:
         (layers.LayerNorm, {"normalized_shape", "weight", "bias", "eps"}),
         (layers.RMSNorm, {"weight", "variance_epsilon"}),
         (layers.RotaryPosEmb, set()),
+        (layers.RMSNormMLP, {"weight", "variance_epsilon", "gate_up_weight", "gate_up_bias", "down_proj"}),
         (layers.SwiGLUMLP, {"gate_proj", "up_proj", "down_proj"}),
     ],
 )
@@ -99,7 +101,7 @@ import sys
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from kerncfg.kernels import triton_cross_entropy, triton_geglu, triton_layer_norm
+from kerncfg.kernels import triton_cross_entropy, triton_geglu, triton_halves, triton_layer_norm
 from kerncfg.kernels import triton_rms_norm, triton_rotary, triton_swiglu
 
 FLOATS = ("rstd_ptr", "partial_ptr", "mean_ptr", "loss_ptr", "peak_ptr", "log_ptr", "dw_ptr", "db_ptr")
@@ -118,7 +120,7 @@ def variants(kernel):
 
 for target in (GPUTarget("cuda", 90, 32), GPUTarget("hip", "gfx942", 64)):
     norms = (triton_layer_norm, triton_rms_norm)
-    for module in (triton_cross_entropy, triton_geglu, *norms, triton_rotary, triton_swiglu):
+    for module in (triton_cross_entropy, triton_geglu, triton_halves, *norms, triton_rotary, triton_swiglu):
         for name, kernel in vars(module).items():
             if not (name.startswith("_") and "_kernel" in name):
                 continue
@@ -140,4 +142,4 @@ def test_the_compiler_takes_every_kernel_for_nvidia_and_amd(tmp_path: Path) -> N
     environment["TRITON_CACHE_DIR"] = str(tmp_path)
     done = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) == 2 * (2 + 2 * 2 + 3 * 2 + 3 * 2 + 1 + 2)
+    assert len(done.stdout.splitlines()) == 2 * (2 + 2 * 2 + 3 * 2 + 3 * 2 + 1 + 2 + 2)
