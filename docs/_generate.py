@@ -30,6 +30,7 @@ GROUPS = {
     "experiment": "Files in `experiment/`, whose first line is `# @package _global_`, and a `config.yaml` of your own.",
 }
 DOCUMENTS = {
+    "lock": "`kerncfg lock`, `lock.save(FILE)`.",
     "plan": "`kerncfg plan -o FILE`, `plan.save(FILE)`.",
     "explanation": "`kerncfg explain NAME --json`.",
     "difference": "`kerncfg diff PLAN PLAN --json`.",

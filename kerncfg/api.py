@@ -25,7 +25,8 @@ from kerncfg.locations import conf
 from kerncfg.locking import localised, usual
 from kerncfg.locking import made as made_lock
 from kerncfg.machine import detect, device_of, here, hub_is_on
-from kerncfg.sources import fetch, pin, untrusted
+from kerncfg.sources import fetch as fetch_kernels
+from kerncfg.sources import pin, untrusted
 from kerncfg.sources.environment import local_kernels
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from kerncfg.applier.apply import Bindings
     from kerncfg.documents.plan import Kernel
 
-__all__ = ["document", "fetch_plan", "kernelize", "load_plan", "lock", "plan", "plan_document"]
+__all__ = ["document", "fetch", "kernelize", "load_plan", "lock", "plan", "plan_document"]
 
 _KINDS = ("publishers", "repositories")
 
@@ -207,7 +208,7 @@ def _read_plan(data: dict[str, Any]) -> Plan:
     return plan
 
 
-def fetch_plan(
+def fetch(
     plan: Plan, *, dry_run: bool = False, progress: Callable[[Kernel, int], None] = lambda kernel, size: None
 ) -> dict[Kernel, str]:
     """Bring every kernel of a plan to this machine's cache, and return why those that failed did.
@@ -224,7 +225,7 @@ def fetch_plan(
     for kernel in kernels:
         if reason := untrusted(kernel, plan.trust):
             raise TrustError(f"{kernel.reference}: {reason}")
-    return {} if dry_run else fetch(kernels, progress=progress)
+    return {} if dry_run else fetch_kernels(kernels, progress=progress)
 
 
 def _default_trust() -> Trust:

@@ -15,6 +15,11 @@ PACKAGE = Path(__file__).parent.parent / "kerncfg"
 ORDER = (
     "errors",
     "locations",
+    "anchors.language",
+    "anchors.planning",
+    "anchors.hub",
+    "anchors.applying",
+    "anchors.tools",
     "anchors",
     "documents.target",
     "documents.variant",

@@ -99,7 +99,7 @@ def fetch(plan: Path, trust: tuple[str, ...], as_json: bool, dry_run: bool) -> i
     kernels = sorted((kernel for kernel in made.kernels() if kernel.files), key=lambda each: str(each.reference))
     total = sum(file.size for kernel in kernels for file in kernel.files)
     with _progress(total if sys.stderr.isatty() and not dry_run else 0) as told:
-        failed = api.fetch_plan(made, dry_run=dry_run, progress=told)
+        failed = api.fetch(made, dry_run=dry_run, progress=told)
     kernels = list({(each.place, each.commit, each.variant): each for each in kernels}.values())
     rows = [
         {
