@@ -21,6 +21,7 @@ from kerncfg.documents.plan import (
     Plan,
     Rejection,
     Step,
+    seal,
 )
 from kerncfg.documents.target import Mode
 from kerncfg.errors import ConfigError, IntegrityError, LockError
@@ -137,6 +138,7 @@ def test_a_plan_as_data_has_the_keys_that_others_rely_on() -> None:
             }
         ],
         "files": {},
+        "sealed": seal(made.to_dict()),
     }
 
 
