@@ -37,6 +37,7 @@ DOCUMENTS = {
     "report": "`report.json` in a run's folder, `bindings.report.to_dict()`.",
     "verification": "`verification.json` in a run's folder.",
     "measurement": "`measurement.json` in a run's folder.",
+    "validation": "`kerncfg validate --json`.",
     "doctor": "`kerncfg doctor --json`.",
     "translation": "`kerncfg import FILE… --json`.",
 }

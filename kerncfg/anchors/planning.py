@@ -12,7 +12,7 @@ PLAN_FILES: Mapping[str, tuple[str, ...]] = {
     "plan-edited": (
         "the plan's content has digest …, the file says …",
         "the files of a build have digest …, the plan says …",
-        "the plan holds what no plan can hold",
+        "the plan has commit … and build …, needed 40 hexadecimal digits and the name of a folder",
     ),
     "another-machine": ("the plan does not fit this machine: …",),
 }
@@ -41,7 +41,7 @@ REASONS: Mapping[str, tuple[str, ...]] = {
         "metadata.json: … is …, expected …",
         "metadata.json is …, expected …",
         "metadata.json is no JSON, as was expected: …",
-        "metadata.json: found a kernel-depends that is no repository, needed organisation/name",
+        "metadata.json: kernel-depends: …, needed organisation/name with a version",
         "found no metadata.json, needed for what the build requires",
     ),
     "compiled-attention": (
