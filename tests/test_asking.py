@@ -45,7 +45,7 @@ def norms(hub: TestHub) -> Repository:
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Waits that last no time, and how long each would have been."""
     found: list[float] = []
-    monkeypatch.setattr(asking.time, "sleep", found.append)
+    monkeypatch.setattr(time, "sleep", found.append)
     return found
 
 
@@ -361,7 +361,7 @@ def test_a_password_in_the_address_is_not_told(
     monkeypatch.setenv("HF_ENDPOINT", f"http://me:hunter2@127.0.0.1:{hub.port}")
     for said in ({"status": 404}, {"status": 500}, {"reset": True}):
         monkeypatch.setattr(asking, "WAITS", (0.0,))
-        hub.fault("/refs", times=2, **said)  # type: ignore[arg-type]
+        hub.fault("/refs", times=2, **said)
         assert "hunter2" not in fault().message
 
 

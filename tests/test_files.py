@@ -131,13 +131,13 @@ def test_offline_a_damaged_file_is_an_integrity_error(
 def test_wrong_bytes_from_the_hub_are_asked_for_once_more_and_never_kept(
     found: Kernel, norms: Repository, hub: TestHub, said: dict[str, object]
 ) -> None:
-    once = hub.fault("resolve.*layers", **said)  # type: ignore[arg-type]
+    once = hub.fault("resolve.*layers", **said)
     content(bring(client(), found), norms)
     assert once.hits == 1
     (norms_layers,) = [file for file in found.files if file.path == "layers.py"]
     path = hub.cache / f"kernels--{TRUSTED}--norms" / "blobs" / norms_layers.digest.partition(":")[2]
     path.unlink()
-    always = hub.fault("resolve.*layers", times=None, **said)  # type: ignore[arg-type]
+    always = hub.fault("resolve.*layers", times=None, **said)
     with pytest.raises(IntegrityError, match=r"layers\.py of .* came broken from the Hub, twice: found .*, needed "):
         bring(client(), found)
     assert always.hits == 2 and not path.exists() and not list(hub.cache.rglob("*.part"))

@@ -425,7 +425,7 @@ def test_a_build_without_metadata_is_passed_over(hub: TestHub) -> None:
 def test_b53_a_build_for_other_chips_is_refused_with_both(hub: TestHub) -> None:
     archs = {"torch-cuda": ["8.0", "9.0a"]}
     hub.add(kernels.six_builds(variants=("torch-cuda",), archs=archs))
-    machine = {"capability": "10.0", "backend_version": "13.0"}
+    machine: dict[str, Any] = {"capability": "10.0", "backend_version": "13.0"}
     pin = asked(f"{TRUSTED}/six@v1", device="cuda", **machine)
     said = str(pin.builds[0].refusal(detect({"device": "cuda", **machine})))
     assert "8.0, 9.0a" in said and "10.0" in said

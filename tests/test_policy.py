@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import permutations
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -10,9 +10,11 @@ from kerncfg.compiler.policy import CHECKS, Request, moved, no_fit, refused, tru
 from kerncfg.documents.config import Candidate, Conditions, KernelRef, Trust
 from kerncfg.documents.lock import Build, Pin, Release
 from kerncfg.documents.step import Choice, Kernel
-from kerncfg.documents.target import Target
 from kerncfg.documents.variant import Variant
 from tests.builders import A, request, target
+
+if TYPE_CHECKING:
+    from kerncfg.documents.target import Target
 
 COMMIT = "0" * 40
 
