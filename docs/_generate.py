@@ -21,6 +21,8 @@ DOCS = Path(__file__).parent
 GROUPS = {
     "config": "The composed document: what `kerncfg show` prints, and what `config=` takes in Python.",
     "kernels": "Files in `kernels/`. The node `kernels` is your mapping, `inherited` the one that it builds on.",
+    "fusions": "Files in `fusions/`.",
+    "attention": "Files in `attention/`.",
     "trust": "Files in `trust/`.",
     "policy": "Files in `policy/`.",
     "target": "Files in `target/`.",
@@ -35,6 +37,7 @@ DOCUMENTS = {
     "verification": "`verification.json` in a run's folder.",
     "measurement": "`measurement.json` in a run's folder.",
     "doctor": "`kerncfg doctor --json`.",
+    "translation": "`kerncfg import FILE… --json`.",
 }
 
 _KINDS = {"string": "text", "object": "map", "array": "list", "boolean": "true or false", "integer": "whole number"}

@@ -12,6 +12,11 @@ if TYPE_CHECKING:
     from kerncfg.api import kernelize, load_plan, plan
     from kerncfg.applier.adapters.torch import kernel_layer
     from kerncfg.applier.apply import Bindings, Report, apply, revert
+    from kerncfg.dialects.files import translate
+    from kerncfg.dialects.kernel_config import from_kernel_config
+    from kerncfg.dialects.kernel_mapping import to_kernel_config
+    from kerncfg.dialects.liger import from_liger
+    from kerncfg.dialects.translation import Translation
     from kerncfg.documents.plan import Plan
     from kerncfg.documents.target import Mode
     from kerncfg.errors import (
@@ -45,13 +50,18 @@ __all__ = [
     "Report",
     "ResolutionError",
     "SourceError",
+    "Translation",
     "TrustError",
     "apply",
+    "from_kernel_config",
+    "from_liger",
     "kernel_layer",
     "kernelize",
     "load_plan",
     "plan",
     "revert",
+    "to_kernel_config",
+    "translate",
 ]
 
 _HOMES = {
@@ -59,12 +69,17 @@ _HOMES = {
     "Mode": "kerncfg.documents.target",
     "Plan": "kerncfg.documents.plan",
     "Report": "kerncfg.applier.apply",
+    "Translation": "kerncfg.dialects.translation",
     "apply": "kerncfg.applier.apply",
+    "from_kernel_config": "kerncfg.dialects.kernel_config",
+    "from_liger": "kerncfg.dialects.liger",
     "kernel_layer": "kerncfg.applier.adapters.torch",
     "kernelize": "kerncfg.api",
     "load_plan": "kerncfg.api",
     "plan": "kerncfg.api",
     "revert": "kerncfg.applier.apply",
+    "to_kernel_config": "kerncfg.dialects.kernel_mapping",
+    "translate": "kerncfg.dialects.files",
 }
 
 

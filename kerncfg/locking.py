@@ -10,17 +10,19 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from kerncfg.compiler.policy import HUB_OFF, trusted
 from kerncfg.compiler.resolve import OFF_SWITCH
 from kerncfg.compiler.schema import validate
-from kerncfg.documents.config import Candidate, Config, KernelRef, Trust
+from kerncfg.documents.config import Candidate, Config, KernelRef, Row, Trust
 from kerncfg.documents.lock import Lock, Pin
 from kerncfg.errors import ConfigError, LockError, SourceError
 from kerncfg.sources import pin
 
-__all__ = ["FILE", "made", "read", "usual"]
+__all__ = ["FILE", "localised", "made", "read", "usual"]
+
+RowOfAKind = TypeVar("RowOfAKind", bound=Row)
 
 FILE = "kerncfg.lock"  # in the working directory, if no other is named
 
@@ -92,8 +94,8 @@ def made(
     """
     before = previous or Lock()
     named = {
-        name: [candidate for candidate in row.candidates() if candidate.ref.scheme == "hub"]
-        for name, row in config.rows.items()
+        row.title: [candidate for candidate in row.candidates() if candidate.ref.scheme == "hub"]
+        for row in config.every()
     }
     anew = set(_upgraded(named, upgrade))
     candidates = [candidate for found in named.values() for candidate in found]
@@ -139,18 +141,21 @@ def localised(config: Config, folders: Mapping[str, str]) -> Config:
         used[ref.location] = folders[ref.location]
         return replace(candidate, ref=KernelRef(scheme="path", location=folders[ref.location], name=ref.name))
 
-    rows = {
-        name: replace(
-            row,
-            cells={
-                device: {mode: tuple(map(moved, candidates)) for mode, candidates in modes.items()}
-                for device, modes in row.cells.items()
-            },
-        )
-        for name, row in config.rows.items()
-    }
+    def laid(rows: Mapping[str, RowOfAKind]) -> dict[str, RowOfAKind]:
+        return {
+            name: replace(
+                row,
+                cells={
+                    device: {mode: tuple(map(moved, candidates)) for mode, candidates in modes.items()}
+                    for device, modes in row.cells.items()
+                },
+            )
+            for name, row in rows.items()
+        }
+
+    rows, fusions, attention = laid(config.rows), laid(config.fusions), laid(config.attention)
     if not used:
         return config
     notes = [f"{repository} comes from {folder}, as LOCAL_KERNELS says" for repository, folder in used.items()]
     trust = replace(config.trust, local=config.trust.local | set(used.values()))
-    return replace(config, rows=rows, trust=trust, notes=(*config.notes, *notes))
+    return replace(config, rows=rows, fusions=fusions, attention=attention, trust=trust, notes=(*config.notes, *notes))

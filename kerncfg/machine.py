@@ -27,7 +27,10 @@ ON = {"1", "ON", "YES", "TRUE"}  # what transformers takes for true in USE_HUB_K
 _CPUS = {"amd64": "x86_64", "arm64": "aarch64"}
 _VERSIONS = ("capability", "torch", "backend_version", "macos", "python")
 # What conditions ask about, and what a build's metadata may need (documents/metadata).
-_PACKAGES = ("apache-tvm-ffi", "transformers", "triton", "kernels", "einops", "helion", "nvidia-cutlass-dsl", "nki")
+_PACKAGES = (
+    "apache-tvm-ffi", "transformers", "triton", "kernels", "einops", "helion", "nvidia-cutlass-dsl", "nki",
+    "flash-attn", "flash-attn-3", "flash-attn-4",
+)  # fmt: skip
 
 
 def detect(node: Mapping[str, Any]) -> Target:

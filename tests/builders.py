@@ -58,6 +58,7 @@ def document(
         "inherited": inherited or {},
         "policy": {**POLICY, **nodes.get("policy", {})},
         "trust": {**TRUST, **nodes.get("trust", {})},
+        **{node: nodes[node] for node in ("fusions", "attention") if node in nodes},
     }
 
 
@@ -112,8 +113,8 @@ def cells(found: Config, name: str, device: str = "cuda") -> dict[str, list[str]
 
 def locked(found: Config, **refused: str) -> Lock:
     """Answer for every reference that it runs anywhere; `A="reason"` that the kernel named A does not."""
-    refs = {candidate.ref for row in found.rows.values() for candidate in row.candidates()}
-    return Lock(pins={ref: _pin(ref, refused.get(ref.name or "")) for ref in refs if ref.scheme != "original"})
+    refs = {candidate.ref for row in found.every() for candidate in row.candidates()}
+    return Lock(pins={ref: _pin(ref, refused.get(ref.name or "")) for ref in refs if not ref.framework})
 
 
 def _pin(ref: KernelRef, reason: str | None) -> Pin:

@@ -33,11 +33,14 @@ RIGHT: tuple[Any, ...] = (
     "inherited", None],
     {"kernel": "~nobody-here/x:Y"}, "a/b", ["*"], {"class": "*"}, {"kernel": "a/b@v1:C", "version": 3},
     {"a": {"b": [1]}},
+    "sdpa", "flash_attention_2", "a/b@v1", "python:a.b", ["flash_attention_4", "eager"], [["N", "a.n"], ["M", "a.m"]],
+    {"kernel": "sdpa", "mask": "sdpa"}, {"members": [["N", "a.*.n"]], "kernel": "a/b:C"}, "auto",
 )  # fmt: skip
 KEYS: tuple[Any, ...] = (
     "", "any", "cuda", "CUDA", "gpu", "metal", "mps", "cpu", "kernel", "kernle", "version", "revision", "capability",
     "torch", "dtype", "when", "match", "class", "path", "function", "exclude", "fallback", "inherit_mapping",
     "inherited",
+    "members", "mask", "fusions", "attention", "default",
     "training", "inference", "trust_remote_code", "publishers", "defaults", "_target_", "a.b", "*", "1", 1, 1.5,
     True, None,
     "é", "\x00", "a" * 1000, "acme/norms", ("a", "b"),
@@ -64,6 +67,11 @@ WORDS = (
     "trust.publishers.acme=true", "policy.strict=true", "policy.verify.on_fail=error", "target.capability='9.0'",
     "model.config.num_hidden_layers=2", "model={factory: 'python:a.b:c'}", "hydra.run.dir=x",
     "kernels.X=${kernels.Y}",
+    "attention=flash_attention_2", "attention.default=sdpa",
+    "attention.a={path: 'm.**', kernel: a/b@>=1,<2, mask: sdpa}",
+    "attention.default.mask=eager", "~attention.default", "attention.a=[a/b@v1, flash_attention_3]", "fusions=none",
+    "fusions.f={members: [[N, a.n], [M, a.m]], kernel: a/b:C}", "fusions.f.members=[[N, a.*.n]]", "~fusions.f",
+    "fusions.f.cuda=a/b@v1:C", "fusions={f: null}",
     "inherited.X.rocm=~/dir:Name", "policy.verify.thresholds.float32.slack=4.0", "kernels=bundled,liger",
 )  # fmt: skip
 
@@ -73,8 +81,9 @@ def mutated(document: dict[str, Any], draw: Random) -> dict[str, Any]:
     made = copy.deepcopy(document)
     for _ in range(draw.choice((1, 1, 1, 1, 2, 3))):
         holders = list(_holders(made))
-        if draw.random() < 0.7 and isinstance(made.get("kernels"), dict):
-            holders = list(_holders(made["kernels"]))
+        node = made.get(draw.choice(("kernels", "kernels", "fusions", "attention")))
+        if draw.random() < 0.7 and isinstance(node, dict):
+            holders = list(_holders(node))
         holder = draw.choice(holders)
         if isinstance(holder, list):
             _change_list(holder, draw, holders)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kerncfg.documents.config import ORIGINAL, KernelRef, Match, Trust
-from kerncfg.documents.plan import Bind, Choice, Keep, Kernel, ModePlan, Plan, Rejection, Step
+from kerncfg.documents.config import ORIGINAL, KernelRef, Match, Member, Trust
+from kerncfg.documents.plan import Attend, Bind, Choice, Fuse, Keep, Kernel, ModePlan, Plan, Rejection, Step
 from kerncfg.documents.target import Mode, Target
 
 FAKES = "tests.fakes"
@@ -55,9 +55,15 @@ def step(name: str, said: Said | Mapping[Mode, Said], *, rejected: Sequence[Reje
     modes = {
         mode: ModePlan(choices=choices(by_mode.get(mode, ()), fallback), rejected=tuple(rejected)) for mode in Mode
     }
-    kind = Bind if any(not entry.original for plan in modes.values() for entry in plan.choices) else Keep
+    node = others.get("node", "kernels")
+    swaps = any(not entry.original for plan in modes.values() for entry in plan.choices)
+    kind = {"kernels": Bind, "fusions": Fuse, "attention": Attend}[node] if swaps else Keep
     match = others.get("match")
     return kind(
+        node=node,
+        members=tuple(Member(name=name, path=path) for name, path in others.get("members", ())),
+        path=others.get("path"),
+        mask=others.get("mask"),
         name=name,
         modes=modes,
         match=Match.from_dict(match) if match else None,

@@ -14,16 +14,18 @@ Said = dict[str, Any]
 
 
 def said(make: Callable[[], Plan]) -> Said:
-    """Return the row's reasons and references by mode, or the messages of the error."""
+    """Return what the row takes, its reasons and references by mode, or the messages of the error."""
     try:
         plan = make()
     except ConfigError as error:
         return {"refused": [issue.message for issue in error.issues]}
     steps = [step for step in plan.to_dict()["steps"] if step["name"] == "X"]
-    return {"modes": {mode: _without_origins(found) for step in steps for mode, found in step["modes"].items()}}
+    taken = {key: step[key] for step in steps for key in ("members", "path", "mask", "fallback")}
+    modes = {mode: _without_origins(found) for step in steps for mode, found in step["modes"].items()}
+    return {"modes": modes, **taken}
 
 
 def _without_origins(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _without_origins(child) for key, child in value.items() if key != "origin"}
+        return {key: _without_origins(child) for key, child in value.items() if key not in ("origin", "asked")}
     return [_without_origins(child) for child in value] if isinstance(value, list) else value

@@ -22,8 +22,9 @@ GOLDEN: list[dict[str, Any]] = yaml.safe_load((CHECKOUT / "tests/data/errors.yam
 
 _HOLE = "…"
 _FILLED = "(X)"  # what stands there may begin and end with anything
-_CLASSES = {name for name in errors.__all__ if name.endswith("Error")} | {"_NoSource"}
+_CLASSES = {name for name in errors.__all__ if name.endswith("Error")} | {"_NoSource", "Unfit"}
 _KEYWORDS = {"Issue": "message", "Pin": "reason", "Verdict": "reason", "Choice": "reason", "Fit": "fault"}
+_KEYWORDS |= {"Form": "fault"}
 _KEYWORDS |= {"Timing": "reason", "Difference": "reasons", "Verification": "notes", "Measurement": "notes"}
 # What is called with a message, and at which place; what is called by another name takes none.
 _CALLS = {"issue": 1, "fault": 1, "located": 1, "_rejection": 1, "_original": 0, "_keep": 0, "_issue": 0, "warn": 0}

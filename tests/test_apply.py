@@ -1139,6 +1139,23 @@ def test_a_missing_attribute_in_a_presets_when_is_a_reason() -> None:
     assert "config.hidden_act" in row.reason
 
 
+@pytest.mark.parametrize(
+    ("kernel", "asked"),
+    [("preset: kernels/bundled.yaml:4", "override: kernels.Norm.when"), ("mine.yaml:3", "mine.yaml:4")],
+)
+def test_a_condition_of_ones_own_on_a_presets_kernel_is_judged_as_ones_own(kernel: str, asked: str) -> None:
+    said = choice("Ten", origin=kernel, when={"config.hidden_act": ["silu"]})
+    with pytest.raises(ApplyError, match=r"config.hidden_act asks for what the module has not"):
+        apply(norms(replace(said, asked={"config.hidden_act": asked})), Norm())
+
+
+def test_a_presets_condition_beside_a_kernel_of_ones_own_is_a_reason() -> None:
+    said = choice("Ten", origin="override: kernels.Norm.cpu.kernel", when={"config.hidden_act": ["silu"]})
+    said = replace(said, asked={"config.hidden_act": "preset: kernels/bundled.yaml:5"})
+    with pytest.warns(KerncfgWarning):
+        assert apply(norms(said), Norm()).report.rows[0].status == "kept"
+
+
 class Raising(nn.Module):
     """Raises where nobody expects it."""
 

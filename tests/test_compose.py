@@ -49,7 +49,9 @@ def refused(*overrides: str, config_dir: Path | None = None) -> Issue:
 
 def test_nothing_said_gives_every_node_as_plain_data() -> None:
     document, _ = compose()
-    assert list(document) == ["enabled", "inherited", "kernels", "trust", "policy", "target", "model"]
+    assert list(document) == [
+        "enabled", "inherited", "kernels", "fusions", "attention", "trust", "policy", "target", "model",
+    ]  # fmt: skip
     assert document["kernels"] == {}
     assert document["enabled"] is True
     assert "RMSNorm" in document["inherited"]
@@ -165,7 +167,7 @@ def test_an_override_wins_over_an_experiment() -> None:
 def test_ones_own_primary_config_is_used_and_reaches_packaged_groups(mine: Path) -> None:
     write(mine, "config", "defaults:\n  - kernels: bundled\n  - target: h100\n  - _self_\nkernels: {X: a/b:C}\n")
     document, _ = compose(config_dir=mine)
-    assert set(document["kernels"]) == {"RMSNorm", "SwiGLUMLP", "X"}
+    assert set(document["kernels"]) == {"RMSNorm", "SwiGLUMLP", "rotary_pos_emb", "X"}
     assert document["target"]["name"] == "h100"
     assert document["inherited"] == {}
 
@@ -232,13 +234,13 @@ def test_a_key_below_an_empty_list_is_refused() -> None:
     assert refused("kernels.X.cuda=[]", "kernels.X.cuda.0=a/b:C").hint == "write kernels.X.cuda=[…]"
 
 
-@pytest.mark.parametrize(("typed", "text"), [("[a/b:C, 61e9540, %x]", None), ("{rocm:a/b:C,cuda:61e9540}", None)])
-def test_where_yaml_reads_no_such_value_the_characters_are_not_told(typed: str, text: str | None) -> None:
-    document, origins = compose([f"kernels.X={typed}"])
+@pytest.mark.parametrize("typed", ["kernels.X=[a/b:C, 61e9540, %x]", "++kernels.X={rocm:a/b:C,cuda:61e9540}"])
+def test_where_yaml_reads_no_such_value_the_characters_are_not_told(typed: str) -> None:
+    document, origins = compose([typed])
     key = "cuda" if isinstance(document["kernels"]["X"], dict) else 1
     found = origins.at(("kernels", "X", key))
     assert document["kernels"]["X"][key] == float("inf")
-    assert found is not None and found.text is text
+    assert found is not None and found.text is None
 
 
 def test_the_last_of_equal_overrides_wins() -> None:
@@ -258,13 +260,13 @@ def test_the_characters_of_an_override_are_kept_beside_its_value() -> None:
         (
             "kernels=ligre",
             "kernels",
-            "there is no kernels 'ligre'; looked in",
+            "no option 'ligre' in the group kernels; looked in",
             "did you mean liger? there are bundled,",
         ),
-        ("kernels='li ger'", "kernels", "there is no kernels 'li ger'", "did you mean liger?"),
-        ("inherited=dfault", "inherited", "there is no kernels 'dfault'", "did you mean default?"),
-        ("kernels=a/b:C", "kernels", "there is no kernels 'a/b:C'", "for one row write kernels.NAME=a/b:C"),
-        ("experiment=fast", "experiment", "there is no experiment 'fast'", "there are cpu_bundled"),
+        ("kernels='li ger'", "kernels", "no option 'li ger' in the group kernels", "did you mean liger?"),
+        ("inherited=dfault", "inherited", "no option 'dfault' in the group kernels", "did you mean default?"),
+        ("kernels=a/b:C", "kernels", "no option 'a/b:C' in the group kernels", "for one row write kernels.NAME=a/b:C"),
+        ("experiment=fast", "experiment", "no option 'fast' in the group experiment", "there are cpu_bundled"),
         ("kernel.X=a", "kernel.X", "there is no 'kernel'", "did you mean kernels?"),
         ("kernelz=liger", "kernelz", "there is no 'kernelz'", "did you mean kernels?"),
         ("a@b=c", "a@b", "there is no 'a'", None),
@@ -285,7 +287,7 @@ def test_the_characters_of_an_override_are_kept_beside_its_value() -> None:
         ("lr='", "lr", "is no override", "write key=value"),
         ("++hydra/launcher=basic", "hydra/launcher", "force-add of config groups is not supported", None),
         ("hydra=x", "hydra", "the config's defaults list has no such entry", None),
-        ("hydra/launcher=none", "hydra/launcher", "there is no hydra/launcher 'none'", "there are basic"),
+        ("hydra/launcher=none", "hydra/launcher", "no option 'none' in the group hydra/launcher", "there are basic"),
     ],
 )
 def test_a_wrong_override_is_refused_in_a_sentence(typed: str, path: str, message: str, hint: str | None) -> None:
@@ -306,7 +308,8 @@ def test_an_option_that_a_file_asks_for_in_vain_is_named_with_its_line(mine: Pat
 def test_a_group_that_nobody_has_is_refused(mine: Path) -> None:
     write(mine, "config", "defaults:\n  - colours: red\n")
     issue = refused(config_dir=mine)
-    assert (issue.file, issue.line, issue.message[:25]) == ("mine/config.yaml", 2, "there is no colours 'red'")
+    assert (issue.file, issue.line) == ("mine/config.yaml", 2)
+    assert issue.message.startswith("no option 'red' in the group colours; looked in ")
 
 
 @pytest.mark.parametrize(
@@ -397,3 +400,28 @@ def test_a_config_that_code_stored_counts_as_a_file_without_lines(mine: Path) ->
         del store.repo["kernels"]["stored_by_a_test.yaml"]
     assert document["kernels"] == {"X": "a/b:C"}
     assert origin(origins, "kernels", "X") == "structured:///kernels/stored_by_a_test"
+
+
+@pytest.mark.parametrize("value", ["a/b:C", "[a/b:C,d/e:F]"])
+@pytest.mark.parametrize(("key", "said"), [("fallback", "error"), ("exclude", ["a.*"]), ("match", {"class": "*N"})])
+def test_a_key_of_the_row_keeps_what_the_row_runs(value: str, key: str, said: Any) -> None:
+    words = {"fallback": "error", "exclude": "[a.*]", "match": "{class: '*N'}"}
+    document, origins = compose([f"kernels.X={value}", f"kernels.X.{key}={words[key]}"])
+    run = value if value[0] != "[" else ["a/b:C", "d/e:F"]
+    assert document["kernels"]["X"] == {"any": run, key: said}
+    assert origins.lost == ()
+
+
+def test_a_mask_keeps_the_attention_and_a_mode_takes_its_place() -> None:
+    document, _ = compose(["attention.a=sdpa", "attention.a.mask=eager", "attention.a.path=x.**"])
+    assert document["attention"] == {"a": {"any": "sdpa", "mask": "eager", "path": "x.**"}}
+    document, origins = compose(["kernels.X.cuda=a/b:C", "kernels.X.cuda.fallback=error"])
+    assert document["kernels"]["X"]["cuda"] == {"fallback": "error"}  # no key of a device: the schema says so
+    assert len(origins.lost) == 1
+
+
+def test_rows_of_fusions_and_attention_are_taken_out_for_good(mine: Path) -> None:
+    write(mine, "fusions/mine", "f: {members: [[N, a.n]], kernel: a/b:C}\ng: null\n")
+    document, _ = compose(["fusions=mine", "~fusions.f", "attention=sdpa", "~attention.default"], config_dir=mine)
+    assert (document["fusions"], document["attention"]) == ({"g": None}, {})
+    assert refused("~attention.b").message == "there is no attention.b to take out"

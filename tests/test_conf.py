@@ -57,7 +57,7 @@ def test_every_file_leads_editors_to_its_schema(file: Path) -> None:
 
 def test_ones_own_mapping_and_the_inherited_one_arrive_apart() -> None:
     document, _ = compose(["kernels=bundled"])
-    assert set(document["kernels"]) == {"RMSNorm", "SwiGLUMLP"}
+    assert set(document["kernels"]) == {"RMSNorm", "SwiGLUMLP", "rotary_pos_emb"}
     assert len(document["inherited"]) == 28
 
 
@@ -105,12 +105,13 @@ def test_on_a_cpu_the_bundled_kernels_are_only_where_they_were_measured_faster()
     assert kernels(found, "SwiGLUMLP", "cpu") == {mode: ["original"] for mode in Mode}
 
 
-def test_the_bundled_kernels_are_exactly_those_that_exist() -> None:
+@pytest.mark.parametrize("preset", ["bundled", "bundled_gemma"])
+def test_the_bundled_kernels_are_exactly_those_that_exist(preset: str) -> None:
     from kerncfg.kernels import layers
 
     named = {
         candidate.ref
-        for row in config("kernels=bundled", "inherited=none").rows.values()
+        for row in config(f"kernels={preset}", "inherited=none").rows.values()
         for candidate in row.candidates()
     }
     builtin = {ref.name for ref in named if ref.scheme == "builtin"}
@@ -175,5 +176,25 @@ def test_runs_go_below_outputs_and_jobs_of_a_sweep_are_numbered() -> None:
 
 def test_every_reference_in_a_preset_can_be_read() -> None:
     for file in FILES:
-        for text in re.findall(r"kernels-community/\S+|builtin:\w+", file.read_text(encoding="utf-8")):
+        for text in re.findall(r"kernels-community/[^\s,\]]+|builtin:\w+", file.read_text(encoding="utf-8")):
             assert text.startswith("kernels-community") is (KernelRef.parse(text).scheme == "hub")
+
+
+@pytest.mark.parametrize("name", ["sdpa", "eager", "flash_attention_2", "flash_attention_3", "flash_attention_4"])
+def test_an_option_of_attention_is_the_row_of_its_name(name: str) -> None:
+    found = config(f"attention={name}").attention
+    assert found == config(f"attention.default={name}").attention
+    assert (found["default"].path, found["default"].mask) == (None, "auto")
+
+
+def test_without_a_choice_nothing_is_fused_and_attention_is_the_models_own() -> None:
+    found = config()
+    assert (found.fusions, found.attention) == ({}, {})
+    document, _ = compose([])
+    assert list(document)[:6] == ["enabled", "inherited", "kernels", "fusions", "attention", "trust"]
+
+
+def test_the_hub_kernels_of_attention_are_of_publishers_trusted_by_default() -> None:
+    for name in ("flash_attention_2", "flash_attention_3", "flash_attention_4"):
+        refs = {candidate.ref for candidate in config(f"attention={name}").attention["default"].candidates()}
+        assert {ref.location.partition("/")[0] for ref in refs if ref.scheme == "hub"} == {"kernels-community"}

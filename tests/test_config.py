@@ -138,6 +138,8 @@ def test_a_config_as_data_parts_what_is_own_from_what_was_inherited() -> None:
                 "fallback": "original",
             }
         },
+        "fusions": {},
+        "attention": {},
         "trust": {
             "publishers": {"kernels-community": True},
             "repositories": {},

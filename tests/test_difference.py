@@ -53,6 +53,11 @@ DIFFERENT = [
     step("N", "A", exclude=["lm.*"]),
     step("N", "A", fallback="error"),
     step("M", "A"),
+    step("N", "A", node="fusions", members=[("Norm", "a.norm"), ("MLP", "a.mlp")]),
+    step("N", "A", node="fusions", members=[("MLP", "a.mlp"), ("Norm", "a.norm")]),
+    step("N", "A", node="attention", mask="auto"),
+    step("N", "A", node="attention", mask="sdpa"),
+    step("N", "A", node="attention", mask="auto", path="x.**"),
 ]
 
 
@@ -221,3 +226,17 @@ def test_a_plan_is_compared_with_one_from_a_file(files: dict[str, str]) -> None:
     here = kerncfg.plan("kernels=bundled", target="h100")
     assert not here.diff(kerncfg.load_plan(Path(files["again"])))
     assert isinstance(kerncfg.load_plan(files["off"]), Plan)
+
+
+def test_what_a_fusion_or_a_row_of_attention_takes() -> None:
+    one = step("f", "A", node="fusions", members=[("Norm", "a.norm"), ("MLP", "a.mlp")])
+    other = step("f", "A", node="fusions", members=[("MLP", "a.mlp"), ("Norm", "a.norm")])
+    assert text(one, other) == ("fusions.f (members): Norm at a.norm, MLP at a.mlp -> MLP at a.mlp, Norm at a.norm")
+    before = step("a", "A", node="attention", mask="auto")
+    after = step("a", "A", node="attention", mask="sdpa", path="x.**")
+    assert text(before, after) == "attention.a (path): none -> x.**\nattention.a (mask): auto -> sdpa"
+
+
+def test_rows_of_one_name_in_two_nodes_are_two_names() -> None:
+    both = plan(step("N", "A"), step("N", "A", node="attention", mask="auto"))
+    assert [change.name for change in both.diff(plan(step("N", "B"))).changes] == ["N", "attention.N"]

@@ -209,3 +209,46 @@ def test_a_row_taken_out_is_explained_as_the_inherited_one_and_one_set_to_null_a
     off = kerncfg.plan("kernels=bundled", "kernels.RMSNorm=null", target="h100").explain("RMSNorm")
     assert "  1. original, said at override: kernels.RMSNorm=null\n     off, " in str(off)
     assert "     replaced by your original, said at override: kernels.RMSNorm=null" in str(off)
+
+
+F = step("N", "A", node="fusions", members=[("Norm", "a.*.norm"), ("MLP", "a.*.mlp")])
+
+
+def test_it_says_which_modules_a_fusion_and_which_parts_a_row_of_attention_takes() -> None:
+    made = plan(
+        F, step("a", "A", node="attention", mask="sdpa", path="x.**"), step("b", "A", node="attention", mask="auto")
+    )
+    assert str(made.explain("N")).splitlines()[:2] == [
+        "fusions.N for cpu (your rows): ", "takes: Norm at a.*.norm + MLP at a.*.mlp",
+    ]  # fmt: skip
+    assert str(made.explain("a")).splitlines()[1] == "takes: attention of x.**, mask sdpa"
+    assert str(made.explain("attention.b")).splitlines()[1] == "takes: attention of the whole model, mask auto"
+
+
+def test_a_name_in_two_nodes_is_said_with_its_node() -> None:
+    made = plan(step("N", "A"), F)
+    with pytest.raises(ConfigError) as caught:
+        made.explain("N")
+    (issue,) = caught.value.issues
+    assert (issue.message, issue.hint) == ("2 rows are named 'N'", "say which: kernels.N or fusions.N")
+    assert made.explain("fusions.N").step is F
+    assert made.explain("kernels.N").step.node == "kernels"
+
+
+def test_an_inherited_name_may_be_said_with_either_node() -> None:
+    made = plan(step("N", "A", own=False))
+    assert made.explain("inherited.N").step is made.explain("kernels.N").step
+
+
+def test_a_misspelt_row_of_another_node_is_answered_with_its_node() -> None:
+    for name in ("norm_mpl", "fusions.norm_mpl"):
+        with pytest.raises(ConfigError, match=r"did you mean fusions\.norm_mlp\?"):
+            plan(step("norm_mlp", "A", node="fusions")).explain(name)
+
+
+def test_notes_of_another_node_are_not_told() -> None:
+    notes = ("kernels.N: one", "fusions.N.kernel: two", "inherited.N: three")
+    made = plan(step("N", "A"), F)
+    made = type(made)(target=made.target, steps=made.steps, strict=False, notes=notes)
+    assert made.explain("fusions.N").notes == ("fusions.N.kernel: two",)
+    assert made.explain("kernels.N").notes == ("kernels.N: one", "inherited.N: three")

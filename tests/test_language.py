@@ -11,7 +11,7 @@ import yaml
 
 import kerncfg
 from kerncfg.compiler.compose import compose
-from kerncfg.compiler.schema import validate
+from kerncfg.compiler.schema import validate, validate_file
 from kerncfg.documents.target import Mode
 from kerncfg.errors import ConfigError
 from tests.builders import kernel_folder
@@ -316,3 +316,76 @@ def test_a_home_folder_is_that_of_the_person(mine: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("HOME", os.fspath(mine))
     (rejected,) = step(plan("X: ~/k:K\n", mine), "X").modes[INFERENCE].rejected
     assert rejected.reference == f"{mine}/k:K"
+
+
+FUSION = "norm_mlp:\n  members:\n  - [RMSNorm, layers.*.norm]\n  - [MLP, layers.*.mlp]\n  cpu: builtin:RMSNorm\n"
+
+
+def grouped(folder: Path, **texts: str) -> Path:
+    for group, text in texts.items():
+        (folder / group).mkdir(exist_ok=True)
+        (folder / group / "own.yaml").write_text(text, encoding="utf-8")
+    return folder
+
+
+def test_fusions_and_attention_of_ones_own_files_are_steps_of_a_valid_plan(mine: Path, tmp_path: Path) -> None:
+    grouped(mine, fusions=FUSION, attention="default: flash_attention_2\nvision: {path: 'visual.**', kernel: eager}\n")
+    made = kerncfg.plan("inherited=none", "fusions=own", "attention=own", target="cpu", config_dir=mine)
+    assert [(found.title, found.kind) for found in made.steps] == [
+        ("fusions.norm_mlp", "fuse"), ("attention.default", "attend"), ("attention.vision", "attend"),
+    ]  # fmt: skip
+    validate(made.to_dict(), "plan")
+    made.save(tmp_path / "plan.json")
+    assert kerncfg.load_plan(tmp_path / "plan.json").digest == made.digest
+    choices = step(made, "default").modes[INFERENCE].choices
+    assert (str(choices[0].kernel.reference), choices[0].origin) == ("sdpa", "mine/attention/own.yaml:1")
+
+
+@pytest.mark.parametrize("line", ["fusions.norm_mlp.members", "attention.default.path", "attention.default.mask"])
+def test_what_a_row_takes_is_in_the_digest(line: str, mine: Path) -> None:
+    grouped(mine, fusions=FUSION, attention="default: sdpa\n")
+    words = ["inherited=none", "fusions=own", "attention=own"]
+    values = {"members": "[[RMSNorm, layers.0.norm], [MLP, layers.0.mlp]]", "path": "x.**", "mask": "eager"}
+    digests = {
+        kerncfg.plan(*words, *more, target="cpu", config_dir=mine).digest
+        for more in ([], [f"{line}={values[line.rpartition('.')[2]]}"])
+    }
+    assert len(digests) == 2
+
+
+def test_the_compiled_package_is_chosen_for_a_described_machine_that_has_it() -> None:
+    words = ["inherited=none", "attention=flash_attention_2", "target=h100"]
+    without = kerncfg.plan(*words).step("default").modes[INFERENCE]
+    with_it = kerncfg.plan(*words, "target.packages={flash-attn: '2.8.3'}").step("default").modes[INFERENCE]
+    assert str(without.choices[0].kernel.reference) == "sdpa"
+    assert str(with_it.choices[0].kernel.reference) == "flash_attention_2"
+
+
+def test_switching_hub_kernels_off_leaves_sdpa(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("USE_HUB_KERNELS", "0")
+    found = kerncfg.plan("inherited=none", "attention=flash_attention_3", "target=h100").step("default")
+    reasons = [entry.reason for entry in found.modes[INFERENCE].rejected]
+    assert reasons[1] == "Hub kernels are switched off by USE_HUB_KERNELS"
+    assert str(found.modes[INFERENCE].choices[0].kernel.reference) == "sdpa"
+
+
+def test_with_everything_switched_off_fusions_and_attention_are_kept_too(mine: Path) -> None:
+    grouped(mine, fusions=FUSION)
+    words = ["inherited=none", "fusions=own", "attention=sdpa", "enabled=false"]
+    assert {found.kind for found in kerncfg.plan(*words, target="cpu", config_dir=mine).steps} == {"keep"}
+
+
+@pytest.mark.parametrize("group", ["fusions", "attention"])
+def test_a_file_of_these_groups_is_checked_by_itself(group: str, mine: Path) -> None:
+    text = {"fusions": FUSION.replace("cpu", "cpuu"), "attention": "default: {kernel: sdpa, maks: auto}\n"}[group]
+    (issue,) = validate_file(grouped(mine, **{group: text}) / group / "own.yaml")
+    assert issue.hint in ("did you mean cpu?", "did you mean mask?")
+    assert issue.line is not None
+
+
+def test_a_when_of_ones_own_on_a_presets_kernel_says_where_it_was_said() -> None:
+    words = ["inherited=none", "kernels=bundled", "target=h100", "kernels.SwiGLUMLP.cuda.when.bias=false"]
+    choice = kerncfg.plan(*words).step("SwiGLUMLP").modes[INFERENCE].choices[0]
+    assert (choice.origin or "").startswith("preset: kernels/bundled.yaml:")
+    assert choice.asked["bias"] == "override: kernels.SwiGLUMLP.cuda.when.bias=false"
+    assert (choice.asked["config.hidden_act"] or "").startswith("preset: kernels/bundled.yaml:")

@@ -9,6 +9,7 @@ from torch import nn
 from kerncfg.applier.adapters.torch import TorchAdapter, kernel_layer
 from kerncfg.applier.apply import apply
 from kerncfg.applier.match import claims, glob, offered
+from kerncfg.documents.plan import Rejection
 from kerncfg.errors import ApplyError, ConflictError, KerncfgWarning
 from tests.planning import plan, step
 
@@ -179,9 +180,8 @@ def test_a_match_without_sites_is_an_error_under_strict() -> None:
         apply(plan(*steps, strict=True), model())
 
 
-def test_a_row_that_matches_functions_is_refused() -> None:
-    with pytest.raises(ApplyError, match=r"kernels.f.match.function"):
-        taken(model(), row("f", {"function": "rotate"}))
+def test_a_row_that_matches_functions_takes_no_modules() -> None:
+    assert taken(model(), row("f", {"function": "rotate", "class": "*"})) == taken(model())
 
 
 @pytest.mark.parametrize(
@@ -216,3 +216,27 @@ def test_a_row_that_matches_functions_is_refused() -> None:
 )
 def test_a_glob_counts_segments(text: str, path: str, matches: bool) -> None:
     assert bool(glob(text).fullmatch(f"{path}." if path else "")) is matches
+
+
+@pytest.mark.parametrize("node", ["fusions", "attention"])
+def test_a_step_that_nobody_applies_yet_is_refused_before_anything_is_done(node: str) -> None:
+    root = model()
+    with pytest.raises(ApplyError) as caught:
+        apply(plan(step("Norm", "Free", node=node)), root)
+    assert caught.value.message == f"{node}.Norm: this version of kerncfg replaces layers only"
+    assert caught.value.hint == f"write ~{node}.Norm"
+    assert all("forward" not in vars(module) for module in root.modules())
+
+
+@pytest.mark.parametrize("node", ["fusions", "attention"])
+def test_a_row_of_another_node_that_keeps_the_original_takes_no_layer_of_its_name(node: str) -> None:
+    assert taken(model(), step("Norm", "original", node=node)) == {}
+    report = apply(plan(step("Norm", "original", node=node), strict=True), model()).report
+    assert (report.rows, report.idle, report.notes) == ((), {}, ())
+
+
+def test_under_strict_a_fusion_whose_kernel_was_refused_is_an_error_with_its_reason() -> None:
+    refused = Rejection(reference="org/a@v1:A", reason="no build fits", origin=None)
+    fused = step("Norm", [], node="fusions", rejected=[refused], reason="every candidate was refused")
+    with pytest.raises(ApplyError, match=r"rows that swap nothing: fusions\.Norm: every candidate was refused"):
+        apply(plan(step("Norm", "Free"), fused, strict=True), model())

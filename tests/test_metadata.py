@@ -170,6 +170,13 @@ def test_what_is_wrong_is_told_with_what_was_expected(said: dict[str, Any], mess
     assert fault(**said) == message
 
 
+def test_a_file_that_is_there_twice_has_two_digests() -> None:
+    content = json.dumps(document(digest={"algorithm": "sha256", "files": {"a": "x"}})).encode()
+    Metadata.parse(content.replace(b'{"a"', b'{"a": "y", "a"'))
+    with pytest.raises(SourceError, match=r"digest\.files\.a is 1, expected a text"):
+        Metadata.parse(content.replace(b'{"a"', b'{"a": 1, "a"'))
+
+
 def test_a_key_twice_is_told() -> None:
     with pytest.raises(SourceError, match=r"^metadata\.json: id is there twice, expected it once"):
         Metadata.parse(json.dumps(document()).encode().replace(b"{", b'{"id": "a", ', 1))
@@ -191,6 +198,7 @@ def test_a_file_that_is_no_map_is_refused(content: bytes) -> None:
         ("git+ssh://git@host/x", True),
         ("git:x", True),
         ("git@github.com:acme/norms.git", True),
+        (" git@gith\tub.com:acme\n/norms ", True),
         ("", False),
         ("https", False),
         ("https://", False),
@@ -199,6 +207,11 @@ def test_a_file_that_is_no_map_is_refused(content: bytes) -> None:
         ("github.com/acme/norms", False),
         ("file:///tmp/norms", False),
         ("git@github.com:", False),
+        ("git@github.com://acme", False),
+        ("git@git<hub.com:acme", False),
+        ("h{ttps://host", False),
+        ("https://ho\x7fst", False),
+        ("https://ho%20st", False),
     ],
 )
 def test_an_address_is_that_of_a_git_repository(key: str, address: str, good: bool) -> None:
@@ -206,7 +219,7 @@ def test_an_address_is_that_of_a_git_repository(key: str, address: str, good: bo
         assert parsed(**{key: address}) == parsed()
     else:
         expected = "the address of a git repository, with one of https, http, git, ssh, git+ssh, git+https, git+http"
-        assert fault(**{key: address}) == f'{key} is "{address}", expected {expected}'
+        assert fault(**{key: address}) == f"{key} is {json.dumps(address)}, expected {expected}"
 
 
 @pytest.mark.parametrize(

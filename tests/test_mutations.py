@@ -39,7 +39,19 @@ def documents() -> list[dict[str, Any]]:
         "SiLU": None,
     }
     base, _ = compose(["inherited=none", "target=h100", "trust.repositories.acme/norms=true"])
-    small = {**base, "kernels": own, "inherited": {"RMSNorm": {"cuda": "kernels-community/d@v1:D"}, "SiLU": "org/e:E"}}
+    members = [["RMSNorm", "model.layers.*.norm"], ["MLP", "model.layers.*.mlp"]]
+    fusions = {"f": {"members": members, "cuda": ["org/f:F", None], "cpu": {"training": "builtin:F"}}, "g": None}
+    attention = {
+        "default": "flash_attention_2",
+        "a": {"path": "model.visual.**", "kernel": "org/a@v1", "mask": "sdpa", "rocm": ["flash_attention_3", "eager"]},
+    }
+    others = {"fusions": fusions, "attention": attention}
+    small = {
+        **base,
+        **others,
+        "kernels": own,
+        "inherited": {"RMSNorm": {"cuda": "kernels-community/d@v1:D"}, "SiLU": "org/e:E"},
+    }
     bundled, _ = compose(["inherited=none", "kernels=bundled", "target=mi300x"])
     lean = {name: node for name, node in small.items() if name != "model"}
     return [lean, {**lean, "kernels": {"X": "a/b:C", "Y": {"cuda": ["a/b@v1:C", "inherited"]}}}, bundled]

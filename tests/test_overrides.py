@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from kerncfg.compiler.overrides import combinations, pieces, rewrite, sweeping
+from kerncfg.compiler.brackets import pieces
+from kerncfg.compiler.overrides import combinations, rewrite, sweeping
 from kerncfg.errors import ConfigError
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -31,6 +32,16 @@ REWRITTEN = {
     "kernels.X.cuda={kernel: a/b:C}": ["++kernels.X.cuda=null", "++kernels.X.cuda={kernel: a/b:C}"],
     "+kernels.X={cuda: a/b:C}": ["++kernels.X={cuda: a/b:C}"],
     "model={factory: 'python:a:b'}": ["~model", "++model={factory: 'python:a:b'}"],
+    "fusions={f: {kernel: a/b:C}}": ["fusions=none", "++fusions={f: {kernel: a/b:C}}"],
+    "attention={a: sdpa}": ["attention=default", "++attention={a: sdpa}"],
+    "attention.a={kernel: sdpa}": ["++attention.a=null", "++attention.a={kernel: sdpa}"],
+    "fusions.f={kernel: a/b:C}": ["++fusions.f=null", "++fusions.f={kernel: a/b:C}"],
+    "~fusions.f": ["~fusions.f"],
+    "~attention.a": ["~attention.a"],
+    "~fusions": ["fusions=none"],
+    "~attention": ["attention=default"],
+    "attention=sdpa": ["attention=sdpa"],
+    "++kernels.X={kernel:a/b:C}": ["++kernels.X={kernel:a/b:C}"],
     "policy.verify={on_fail: error}": ["++policy.verify={on_fail: error}"],
     "target={device: cuda}": ["++target={device: cuda}"],
     # values
@@ -234,3 +245,34 @@ def test_a_sweep_that_only_hydra_can_spell_out_is_left_to_it() -> None:
 def test_quoting_keeps_every_character(typed: str, value: Any) -> None:
     (line,) = rewrite([typed])
     assert OverridesParser.create().parse_override(line).value() == value
+
+
+@pytest.mark.parametrize(
+    ("typed", "line"),
+    [
+        ("kernels.X={kernel:a/b:C}", 'write "kernels.X={kernel: a/b:C}"'),
+        ("kernels.X=[{kernel:a/b:C, version: 3}]", 'write "kernels.X=[{kernel: a/b:C, version: 3}]"'),
+        ("model={factory:python:a.b:c}", 'write "model={factory: python:a.b:c}"'),
+        ("attention.a=sdpa,{kernel:a/b}", 'write "attention.a={kernel: a/b}"'),
+    ],
+)
+def test_a_map_without_blanks_is_refused_with_the_line_to_type(typed: str, line: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        rewrite([typed])
+    (issue,) = caught.value.issues
+    assert (issue.message, issue.hint) == ("in a file a ':' with no blank after it is a part of the key", line)
+
+
+@pytest.mark.parametrize("typed", ["kernels.X.revision=1.10,v3", "kernels.X.revision=choice(1.10, v3)"])
+def test_a_sweep_keeps_the_characters_of_a_number(typed: str) -> None:
+    assert list(combinations([typed])) == [["++kernels.X.revision=1.10"], ["++kernels.X.revision=v3"]]
+
+
+def test_a_range_of_numbers_is_spelled_out_by_hydra() -> None:
+    assert list(combinations(["model.batch=range(1,3)"])) == [["++model.batch=1"], ["++model.batch=2"]]
+
+
+@pytest.mark.parametrize(("node", "cure"), [("fusions", "fusions=none"), ("attention", "attention=default")])
+def test_a_node_of_rows_is_emptied_by_its_empty_option(node: str, cure: str) -> None:
+    with pytest.raises(ConfigError, match=f"write {cure}$"):
+        rewrite([f"{node}="])

@@ -8,8 +8,20 @@ from typing import Any
 
 import pytest
 
-from kerncfg.documents.config import KernelRef, Match, Trust
-from kerncfg.documents.plan import SCHEMA, Bind, Choice, Keep, Kernel, ModePlan, Plan, Rejection, Step
+from kerncfg.documents.config import KernelRef, Match, Member, Trust
+from kerncfg.documents.plan import (
+    SCHEMA,
+    Attend,
+    Bind,
+    Choice,
+    Fuse,
+    Keep,
+    Kernel,
+    ModePlan,
+    Plan,
+    Rejection,
+    Step,
+)
 from kerncfg.documents.target import Mode
 from kerncfg.errors import ConfigError, IntegrityError, LockError
 from tests.builders import A, target
@@ -91,11 +103,15 @@ def test_a_plan_as_data_has_the_keys_that_others_rely_on() -> None:
             {
                 "name": "SiLU",
                 "kind": "keep",
+                "node": "kernels",
                 "own": False,
                 "reason": "off, as inherited",
                 "fallback": "original",
                 "match": None,
                 "exclude": [],
+                "members": [],
+                "path": None,
+                "mask": None,
                 "modes": {
                     "inference": {
                         "choices": [
@@ -109,6 +125,7 @@ def test_a_plan_as_data_has_the_keys_that_others_rely_on() -> None:
                                 "builds": {},
                                 "conditions": {"dtype": ["bfloat16"]},
                                 "needs": {},
+                                "asked": {},
                                 "origin": "my.yaml:3",
                                 "reason": "chosen for cuda",
                             }
@@ -263,3 +280,21 @@ def test_only_an_original_without_conditions_is_final(made: Choice, original: bo
 
 def test_a_plan_with_other_steps_is_another() -> None:
     assert replace(plan(), steps=()) != plan()
+
+
+def test_steps_of_every_kind_are_the_same_after_a_round_trip() -> None:
+    parts: dict[str, Any] = {"modes": bind().modes, "fallback": "original", "own": True, "reason": "because"}
+    fuse = Fuse(node="fusions", name="f", members=(Member(name="N", path="a.n"), Member(name="M", path="a.m")), **parts)
+    attend = Attend(node="attention", name="a", path="x.**", mask="sdpa", **parts)
+    made = plan(bind(), fuse, attend, KEEP)
+    assert Plan.from_dict(json.loads(made.to_json())) == made
+    assert "3 of 4 names swapped" in repr(made)
+    assert [step.key for step in made.steps] == ["kernels.RMSNorm", "fusions.f", "attention.a", "inherited.SiLU"]
+    assert [step.title for step in made.steps] == ["RMSNorm", "fusions.f", "attention.a", "SiLU"]
+
+
+def test_a_choice_of_the_frameworks_attention_is_read_back() -> None:
+    found = Choice.from_dict(
+        choice(kernel("builtin:A")).to_dict() | {"reference": "sdpa", "asked": {"a": "x.yaml:3"}}, {}
+    )
+    assert (str(found.kernel.reference), found.asked, found.original) == ("sdpa", {"a": "x.yaml:3"}, False)

@@ -332,3 +332,48 @@ def test_nobodys_home_is_refused() -> None:
     issue = fault(absolute, "~nobody-of-this-name/dir", Path("/start"))
     assert issue.message == "'~nobody-of-this-name/dir': there is no such home folder"
     assert issue.hint == "write the folder in full"
+
+
+@pytest.mark.parametrize("text", ["sdpa", "eager", "flash_attention_2", "flash_attention_3", "flash_attention_4"])
+def test_what_the_framework_has_for_attention_is_a_reference_there_and_nowhere_else(text: str) -> None:
+    found = KernelRef.parse(text, attention=True)
+    assert (found.scheme, str(found), found.framework, found.pinned) == ("attention", text, True, True)
+    with pytest.raises(ConfigError) as caught:
+        KernelRef.parse(text)
+    (issue,) = caught.value.issues
+    assert issue.message == f"{text!r}: this is an attention, which has rows of its own"
+    assert issue.hint == f"write attention.default={text}"
+
+
+@pytest.mark.parametrize(
+    ("text", "scheme", "location"),
+    [
+        ("org/a@v1", "hub", "org/a"),
+        ("python:flash_attn.cute", "python", "flash_attn.cute"),
+        ("/abs/dir/", "path", "/abs/dir"),
+        ("./dir", "path", "./dir"),
+        ("~/dir", "path", "~/dir"),
+        ("C:\\dir", "path", "C:\\dir"),
+    ],
+)
+def test_a_kernel_for_attention_needs_no_name(text: str, scheme: str, location: str) -> None:
+    found = KernelRef.parse(text, attention=True)
+    assert (found.scheme, found.location, found.name, found.framework) == (scheme, location, None, False)
+    assert KernelRef.parse(str(found), attention=True) == found
+
+
+@pytest.mark.parametrize("text", ["org/a@v1:fn", "python:a.b:fn", "./dir:fn", "C:\\dir:fn", "builtin:fn"])
+def test_it_may_have_one(text: str) -> None:
+    assert KernelRef.parse(text, attention=True) == KernelRef.parse(text)
+
+
+def test_a_misspelt_attention_is_answered_with_the_nearest_where_there_is_attention() -> None:
+    for attention, hint in ((True, "did you mean flash_attention_2?"), (False, "write one of")):
+        with pytest.raises(ConfigError) as caught:
+            KernelRef.parse("flash_atention_2", attention=attention)
+        assert (caught.value.issues[0].hint or "").startswith(hint)
+
+
+def test_what_the_framework_has_takes_no_version() -> None:
+    with pytest.raises(ConfigError, match="only a Hub kernel has versions"):
+        KernelRef.parse("sdpa", attention=True).at(version=2)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -31,7 +32,9 @@ from tests.builders import (
     file,
     locked,
     origins,
+    override,
     plan,
+    preset,
     request,
     step,
 )
@@ -320,7 +323,7 @@ def test_a_row_that_may_not_fall_back_needs_a_kernel(said: Any, reason: str) -> 
         plan({"N": {**said, "fallback": "error"}})
     assert caught.value.reasons == {"N": [reason]}
     assert caught.value.message == f"kernels.N: no kernel for cuda: {reason}"
-    assert caught.value.hint == "mend the rows, or let them fall back with `fallback: original`"
+    assert caught.value.hint == "mend what is refused, or keep the original there: kernels.N.fallback=original"
 
 
 def test_every_row_without_a_kernel_is_in_one_error() -> None:
@@ -507,3 +510,77 @@ def test_a_choice_has_a_verdict_on_every_build() -> None:
     verdicts = resolved(pin).choices[0].builds
     assert verdicts["torch-cuda"] == "chosen" and verdicts["torch-universal"] == "fits, torch-cuda goes before"
     assert "rocm" in verdicts["torch-rocm"] and "cuda" in verdicts["torch-rocm"]
+
+
+MEMBERS = [["Norm", "layers.*.norm"], ["MLP", "layers.*.mlp"]]
+
+
+def test_a_fusion_and_a_row_of_attention_are_steps_of_their_own_kind() -> None:
+    made = plan(
+        {"N": A},
+        fusions={"f": {"members": MEMBERS, "kernel": B}, "off": None},
+        attention={"a": {"kernel": "sdpa", "path": "x.**", "mask": "eager"}, "off": None},
+    )
+    assert [(step.node, step.name, step.kind) for step in made.steps] == [
+        ("kernels", "N", "bind"),
+        ("fusions", "f", "fuse"),
+        ("fusions", "off", "keep"),
+        ("attention", "a", "attend"),
+        ("attention", "off", "keep"),
+    ]
+    fuse, attend = made.step("f"), made.step("a")
+    assert [str(member) for member in fuse.members] == ["Norm at layers.*.norm", "MLP at layers.*.mlp"]
+    assert (attend.path, attend.mask, fuse.path, fuse.mask) == ("x.**", "eager", None, None)
+    assert made.step("fusions.off").reason == "off, as the row says"
+    assert all(step.own for step in made.steps)
+
+
+def test_flash_attention_ends_in_sdpa_with_a_reason_for_each_that_was_passed_over() -> None:
+    found = plan(attention={"a": "flash_attention_4"}, refused={"": "no network"}).step("a").modes[INFERENCE]
+    assert [(str(choice.kernel.reference), choice.reason) for choice in found.choices] == [
+        ("sdpa", "chosen for cuda"),
+        ("original", "fallback: the original where no kernel is left"),
+    ]
+    assert [(entry.reference, entry.reason) for entry in found.rejected] == [
+        ("flash_attention_4", "needs the compiled package flash-attn-4, the target has none"),
+        ("kernels-community/flash-attn4@v0", "no network"),
+    ]
+
+
+def test_version_4_is_said_to_be_beta_where_it_is_chosen() -> None:
+    found = plan(attention={"a": "flash_attention_4"}).step("a").modes[INFERENCE].choices
+    assert [choice.reason for choice in found][:2] == [
+        "chosen for cuda; flash_attention_4 is beta upstream", "chosen for cuda",
+    ]  # fmt: skip
+
+
+def test_rows_without_a_kernel_are_named_with_their_node_and_the_line_to_type() -> None:
+    with pytest.raises(ResolutionError) as caught:
+        plan(
+            {"N": {"cpu": A}},
+            fusions={"f": {"members": MEMBERS, "cpu": A}},
+            attention={"a": {"cpu": "sdpa"}, "b": {"cpu": "sdpa"}},
+            policy={"fallback": "error"},
+        )
+    assert set(caught.value.reasons) == {"N", "fusions.f", "attention.a", "attention.b"}
+    assert "fusions.f: no kernel for cuda: no row for cuda, found cpu" in caught.value.message
+    lines = "kernels.N.fallback=original fusions.f.fallback=original attention.a.fallback=original"
+    assert caught.value.hint == f"mend what is refused, or keep the original there: {lines} …"
+
+
+def test_a_kernel_without_a_name_that_is_not_pinned_is_told_how_to_pin_it() -> None:
+    found = config(attention={"a": {"kernel": "kernels-community/x@v1", "fallback": "error"}})
+    with pytest.raises(ResolutionError) as caught:
+        resolve(found, locked(found), replace(request(), require_pin=True))
+    assert caught.value.hint == (
+        "write kernels-community/x@COMMIT with the 40 digits of the commit, or policy.require_pin=false"
+    )
+
+
+def test_a_choice_says_where_its_conditions_were_said() -> None:
+    data = document({"N": {"kernel": A, "when": {"bias": False}}, "O": {"kernel": None, "when": {"bias": True}}})
+    at = {"kernels.N.when.bias": override("kernels.N.when.bias=false")}
+    found = normalise(data, origins=origins(data, preset(), at))
+    made = resolve(found, locked(found), request())
+    assert made.step("N").modes[INFERENCE].choices[0].asked == {"bias": "override: kernels.N.when.bias=false"}
+    assert made.step("O").modes[INFERENCE].choices[0].asked == {"bias": "preset: kernels/bundled.yaml"}

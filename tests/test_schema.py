@@ -70,10 +70,7 @@ BAD_ROWS: list[tuple[Any, list[tuple[str, str, str]]]] = [
     ({"fallback": "eror"}, [("X.fallback", "found 'eror', expected one of original, error", "did you mean error?")]),
     ({"match": {}}, [("X.match", "found an empty map, expected a map with class, path", "or leave it out")]),
     ({"match": "*"}, [("X.match", "found '*', expected a map with class", "write match: {class")]),
-    (
-        {"match": {"function": "f"}},
-        [("X.match.function", "only layers are replaced, not functions", "match a layer by")],
-    ),
+    ({"match": {"function": "f()"}}, [("X.match.function", "expected the name of a function", "without brackets")]),
     ({"match": {"type": "RMSNorm"}}, [("X.match.type", "expected a dotted import path", "write match: {class: NAME}")]),
     ({"exclude": "a.*"}, [("X.exclude", "expected a list of patterns", "write exclude: ['a.*']")]),
     ({"cuda": {}}, [("X.cuda", "`kernel` is missing", "write kernel: org/repo@v1:Name beside")]),
@@ -212,7 +209,7 @@ BAD_OVERRIDES = {
     "model.batch=0": ("model.batch", "found 0, expected at least 1", "write model.batch=1"),
     "model.seed=1.5": ("model.seed", "found 1.5, expected a whole number", "write model.seed=0"),
     "model={factory: 'mine:make'}": ("model.factory", "expected python:package.module:function", "write python:"),
-    "model.config._target_=os.system": ("model.config._target_", "never builds objects", "write model={factory"),
+    "model.config._target_=os.system": ("model.config._target_", "never builds objects", 'write model="{factory'),
     "enabled=3": ("enabled", "found 3, expected true or false", "write enabled=false"),
     "kernels.X.revision=61e9540": (
         "kernels.X.revision",
@@ -375,3 +372,13 @@ def test_the_schemas_words_are_those_of_the_code() -> None:
     assert {*schema("target")["properties"]} == {*Target.__dataclass_fields__, "name", "defaults"}
     assert schema("plan")["properties"]["schema"]["const"] == SCHEMA
     assert {*schema("experiment")["properties"]} == {*NODES, "hydra", "defaults"} - {"experiment"}
+
+
+@pytest.mark.parametrize("node", ["kernels", "fusions", "attention"])
+def test_a_value_deep_in_a_condition_is_checked_in_every_node_of_rows(node: str) -> None:
+    members = {"members": [["N", "a.n"]]} if node == "fusions" else {}
+    row = {"kernel": "a/b:C", "when": {"config": {"act": [[1]]}}, **members}
+    with pytest.raises(ConfigError) as caught:
+        validate({"X": row}, node)
+    (issue,) = caught.value.issues
+    assert (issue.path, issue.message) == ("X.when.config.act.0", "found a list, expected single values in the list")

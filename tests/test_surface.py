@@ -16,7 +16,7 @@ from kerncfg.documents import difference, explanation
 from kerncfg.documents import lock as locks
 from kerncfg.documents import plan as plans
 from kerncfg.documents.config import ANY
-from kerncfg.documents.plan import Bind, Keep
+from kerncfg.documents.plan import Attend, Bind, Fuse, Keep
 from kerncfg.documents.target import DEVICES, Mode
 from kerncfg.evidence import rows
 
@@ -31,6 +31,7 @@ OPTIONS = {
     "doctor": ["--json"],
     "explain": ["--config-dir", "--json", "--lock", "--trust"],
     "fetch": ["--dry-run", "--json", "--trust"],
+    "import": ["--json"],
     "lock": ["--check", "--config-dir", "--from", "--json", "--lock", "--trust", "--upgrade"],
     "plan": ["--all", "--config-dir", "--json", "--lock", "--output", "--trust"],
     "run": ["--config-dir", "--json", "--lock", "--multirun", "--trust"],
@@ -57,13 +58,18 @@ def test_the_public_names() -> None:
         "Report",
         "ResolutionError",
         "SourceError",
+        "Translation",
         "TrustError",
         "apply",
+        "from_kernel_config",
+        "from_liger",
         "kernel_layer",
         "kernelize",
         "load_plan",
         "plan",
         "revert",
+        "to_kernel_config",
+        "translate",
     ]
 
 
@@ -92,7 +98,7 @@ def _enums(node: Any) -> Iterator[set[Any]]:
 @pytest.mark.parametrize("name", names())
 def test_the_closed_sets_of_a_schema_are_those_of_the_code(name: str) -> None:
     for words in _enums(schema(name)):
-        for known in ({*Mode}, {*STATUSES}, {Bind.kind, Keep.kind}):
+        for known in ({*Mode}, {*STATUSES}, {Bind.kind, Fuse.kind, Attend.kind, Keep.kind}):
             assert not words & known or words == known
         if "cuda" in words:
             assert words - {"auto", *ALIASES} == {*DEVICES}

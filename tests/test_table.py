@@ -108,3 +108,23 @@ def test_notes_stand_below_the_table_in_both_forms() -> None:
     }})  # fmt: skip
     assert str(made).splitlines()[-1].startswith("note: trust.publishers.acme is ignored")
     assert "<li>note: trust.publishers.acme is ignored" in made._repr_html_()
+
+
+def test_the_first_line_of_a_fusion_or_of_attention_says_what_it_takes() -> None:
+    members = [("Norm", "a.norm"), ("MLP", "a.mlp")]
+    lines = table.lines([
+        step("f", "A", node="fusions", members=members), step("a", "A", node="attention", mask="auto"), step("N", "A"),
+    ])  # fmt: skip
+    assert [(line.name, line.why) for line in lines] == [
+        ("fusions.f", "chosen for cpu; Norm at a.norm + MLP at a.mlp"),
+        ("fusions.f", "fallback: the original"),
+        ("attention.a", "chosen for cpu; attention of the whole model, mask auto"),
+        ("attention.a", "fallback: the original"),
+        ("N", "chosen for cpu"),
+        ("N", "fallback: the original"),
+    ]
+
+
+def test_a_fusion_that_is_only_off_says_nothing_more() -> None:
+    (line,) = table.lines([step("f", "original", node="fusions")])
+    assert line.cells()[:4] == ("fusions.f", "original", "all modes", "off, as the row says")

@@ -7,7 +7,7 @@ a list that undoes them all, should one fail or the user want the model back.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,13 +17,16 @@ from typing import TYPE_CHECKING, Any, Self
 from torch import nn
 from torch.jit import ScriptModule
 
-from kerncfg.applier.adapters import Site, Sites, adapter_for
+from kerncfg.applier import attention
+from kerncfg.applier.adapters import Site, adapter_for
 from kerncfg.applier.adapters.torch import compiled, unwrapped, walk
-from kerncfg.applier.bind import Owner, bind, bound, is_plain, running, unbind, unbind_all
-from kerncfg.applier.decide import Decided, Decisions
-from kerncfg.applier.findings import Findings, check
-from kerncfg.applier.match import Claim, claims
+from kerncfg.applier.bind import Owner, bound, unbind_all
+from kerncfg.applier.functions import function_claims
+from kerncfg.applier.fuse import unfuse
+from kerncfg.applier.match import claims
 from kerncfg.applier.report import Report, ReportRow
+from kerncfg.applier.settle import Settled, settle
+from kerncfg.applier.telling import rows_of
 from kerncfg.documents.plan import Plan
 from kerncfg.documents.target import Mode
 from kerncfg.errors import ApplyError, ConflictError
@@ -31,6 +34,7 @@ from kerncfg.errors import ApplyError, ConflictError
 if TYPE_CHECKING:
     from kerncfg.applier.bind import Edit
     from kerncfg.applier.bound import Bound
+    from kerncfg.applier.decide import Decided
     from kerncfg.documents.plan import Kernel, Step
 
 __all__ = ["Binding", "Bindings", "Report", "ReportRow", "apply", "revert"]
@@ -54,23 +58,18 @@ def apply(plan: Plan, model: nn.Module, mode: Mode | str | None = None, compile:
     _check_plan(plan, model)
     root = _root(model)
     modes = _modes(mode, compile, model)
-    owner = Owner.of(", ".join(step.name for step in plan.steps if step.kind == "bind") or "no kernel")
+    owner = Owner.of(", ".join(step.title for step in plan.steps if step.kind != "keep") or "no kernel")
     with _collector_paused():
-        sites = adapter_for(root).sites(root)
-        taken = claims(sites, plan.steps)
-        decisions = Decisions(plan, modes, owner)
-        decisions.admit([*{id(claim[0]): claim[0] for claim in taken if claim is not None}.values()], root)
-        decided = decisions.decide(sites, taken)
-        findings = check(plan, sites, taken, decided, decisions.hints)
-        _bind(sites.modules, decided)
-    return Bindings(
-        plan=plan, model=model, owner=owner, modes=modes, sites=sites, claims=taken, decided=decided, findings=findings
-    )
+        settled = settle(plan, root, modes, owner)
+        settled.do(root)
+    return Bindings(plan=plan, model=model, settled=settled)
 
 
 def revert(model: nn.Module) -> None:
     """Give every module of a model its own forward back, whoever applied what to it; copies and parts too."""
+    attention.revert(model)
     for module in walk(model)[1]:
+        unfuse(module)
         unbind_all(module)
 
 
@@ -104,26 +103,10 @@ class Binding:
 class Bindings:
     """What one apply did to a model, and the way back: `revert()`, or the end of a `with`."""
 
-    def __init__(
-        self,
-        *,
-        plan: Plan,
-        model: nn.Module,
-        owner: Owner,
-        modes: tuple[Mode, Mode],
-        sites: Sites,
-        claims: list[Claim | None],
-        decided: list[Decided | None],
-        findings: Findings,
-    ) -> None:
+    def __init__(self, *, plan: Plan, model: nn.Module, settled: Settled) -> None:
         self.plan = plan
         self.model = model
-        self._owner = owner
-        self._modes = modes
-        self._sites = sites
-        self._claims = claims
-        self._decided = decided
-        self._findings = findings
+        self._settled = settled
 
     def __enter__(self) -> Self:
         return self
@@ -136,24 +119,26 @@ class Bindings:
         except ConflictError as conflict:
             if error is None:
                 raise
-            for made, edit in reversed(list(self._edits())):  # what was applied later stays on, over the original
-                made.drop(edit)
+            self._undo()  # what was applied later stays on, over the original
             error.add_note(f"kerncfg: {conflict.message}; kerncfg.revert(model) takes that back too")
 
     def __repr__(self) -> str:
         counts = self.report.counts
-        return f"<Bindings of {self._owner}: {', '.join(f'{count} {status}' for status, count in counts.items())}>"
+        return (
+            f"<Bindings of {self._settled.owner}: {', '.join(f'{count} {status}' for status, count in counts.items())}>"
+        )
 
     @cached_property
     def sites(self) -> tuple[Binding, ...]:
         """The modules that run a kernel in some mode, in the model's order."""
+        modes = self._settled.modes
         return tuple(
             Binding(
                 path=site.path,
                 name=step.name,
                 module=site.module,
-                kernels=dict(zip(self._modes, decided.edit.kernels, strict=True)),
-                forwards=dict(zip(self._modes, decided.edit.forwards, strict=True)),
+                kernels=dict(zip(modes, decided.edit.kernels, strict=True)),
+                forwards=dict(zip(modes, decided.edit.forwards, strict=True)),
             )
             for site, step, decided in self._records()
             if decided.swaps
@@ -162,8 +147,8 @@ class Bindings:
     @property
     def report(self) -> Report:
         """Every site as it is now: what its present mode runs, or that it was reverted, or added, since."""
-        rows = [self._row(*record) for record in self._records()]
-        found = self._findings
+        rows = list(rows_of(self._settled))
+        found = self._settled.findings
         try:
             rows += self._added()
         except ConflictError as error:
@@ -173,55 +158,37 @@ class Bindings:
     def _added(self) -> Iterator[ReportRow]:
         """Yield a row for each module that came into the model since, and that the plan has a kernel for."""
         root = _root(self.model)
-        known = set(map(id, self._sites.modules))
+        known = set(map(id, self._settled.sites.modules))
         if all(id(module) in known for module in walk(root)[1]):
             return
         sites = adapter_for(root).sites(root)
-        for place, claim in enumerate(claims(sites, self.plan.steps)):
-            if claim is None or claim[1] is not None or claim[0].kind != "bind":
-                continue
-            if id(sites.modules[place]) not in known:
-                mode = self._modes[sites.modules[place].training]
+        layers = [(place, claim, "layer") for place, claim in enumerate(claims(sites, self.plan.steps)) if claim]
+        functions = [(one.place, one.claim, "function") for one in function_claims(sites, self.plan.steps)]
+        for place, (step, excluding), kind in sorted((*layers, *functions), key=lambda found: found[0]):
+            if excluding is None and step.kind == "bind" and id(sites.modules[place]) not in known:
+                mode = self._settled.modes[sites.modules[place].training]
                 yield ReportRow(
                     path=sites.paths[place],
-                    name=claim[0].name,
-                    kind="layer",
+                    name=step.name,
+                    kind=kind,
                     status="kept",
                     kernel=None,
                     mode=mode.value,
                     reason="added after apply; apply again to cover it",
-                    modes={mode.value: "original" for mode in self._modes},
+                    modes={mode.value: "original" for mode in self._settled.modes},
                 )
 
     def _records(self) -> Iterator[tuple[Site, Step, Decided]]:
-        for place, (claim, decided) in enumerate(zip(self._claims, self._decided, strict=True)):
+        settled = self._settled
+        for place, (claim, decided) in enumerate(zip(settled.claims, settled.decided, strict=True)):
             if claim is not None and decided is not None:
-                yield self._sites[place], claim[0], decided
+                yield settled.sites[place], claim[0], decided
 
     def _edits(self) -> Iterator[tuple[Bound, Edit]]:
         """Yield the edits that are still there, each with what it is part of."""
-        for module, decided in zip(self._sites.modules, self._decided, strict=True):
-            if decided is not None and (made := bound(module)) is not None and made.has(decided.edit):
-                yield made, decided.edit
-
-    def _row(self, site: Site, step: Step, decided: Decided) -> ReportRow:
-        training = site.module.training
-        runs, changed = running(site.module, decided.edit) if decided.swaps else (training, None)
-        verdict = decided.verdicts[training if runs is None else runs]
-        status, kernel, reason = verdict.status, verdict.kernel, changed or verdict.reason
-        if runs is None:
-            status, kernel = "kept", None
-        kernels = zip(self._modes, decided.edit.kernels, strict=True)
-        return ReportRow(
-            path=site.path,
-            name=step.name,
-            kind="layer",
-            status=status,
-            kernel=str(kernel.reference) if kernel is not None else None,
-            mode=self._modes[training].value,
-            reason=reason,
-            modes={mode.value: str(found.reference) if found else "original" for mode, found in kernels},
-        )
+        for module, edit in self._settled.edits():
+            if (made := bound(module)) is not None and made.has(edit):
+                yield made, edit
 
     def revert(self) -> None:
         """Give the modules back what they ran before; twice is harmless.
@@ -229,34 +196,24 @@ class Bindings:
         Raises:
             ConflictError: Something was applied later to the same model, and is still on.
         """
-        mine = list(self._edits())
-        for module in walk(self.model)[1] if mine else ():
+        owner, attended = self._settled.owner, self._settled.attended
+        for module in walk(self.model)[1] if any(self._edits()) else ():
             made = bound(module)
-            if made is not None and made.edit.owner.number > self._owner.number:
+            if made is not None and made.edit.owner.number > owner.number:
                 raise ConflictError(
-                    f"{self._owner} cannot be reverted while {made.edit.owner} is on this model",
+                    f"{owner} cannot be reverted while {made.edit.owner} is on this model",
                     hint="revert in reverse order, or all at once with kerncfg.revert(model)",
                 )
-        for made, edit in reversed(mine):
+        if attended is not None:
+            attended.revert()
+        self._undo()
+
+    def _undo(self) -> None:
+        for made, edit in reversed(list(self._edits())):
             made.drop(edit)
-
-
-def _bind(modules: Sequence[nn.Module], outcomes: Sequence[Decided | None]) -> None:
-    """Edit every module that gets a kernel, or whose kernel of an earlier apply is not this one's."""
-    count = 0
-    plain: dict[type, bool] = {}
-    try:
-        for module, decided in zip(modules, outcomes, strict=True):
-            count += 1
-            if decided is not None and (decided.swaps or bound(module) is not None):
-                if (cls := type(module)) not in plain:
-                    plain[cls] = is_plain(cls)
-                bind(module, decided.edit, plain[cls])
-    except BaseException:
-        for module, decided in zip(reversed(modules[:count]), reversed(outcomes[:count]), strict=True):
-            if decided is not None:
-                unbind(module, decided.edit)
-        raise
+        for one in reversed(self._settled.fusions):
+            if one.fusion is not None:
+                one.fusion.revert()
 
 
 def _check_plan(plan: Any, model: Any) -> None:

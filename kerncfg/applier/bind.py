@@ -5,12 +5,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kerncfg.applier.bound import ENTRY, Bound, bound, is_plain, reachable
-from kerncfg.applier.edits import Edit, Owner
+from kerncfg.applier.edits import Edit, FunctionEdit, Owner, Replaced, with_functions
 
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["Edit", "Owner", "bind", "bound", "is_plain", "reachable", "running", "unbind", "unbind_all"]
+__all__ = [
+    "Edit",
+    "FunctionEdit",
+    "Owner",
+    "Replaced",
+    "bind",
+    "bound",
+    "is_plain",
+    "reachable",
+    "running",
+    "unbind",
+    "unbind_all",
+    "with_functions",
+]
 
 
 def bind(module: nn.Module, edit: Edit, plain: bool | None = None) -> None:

@@ -77,6 +77,11 @@ class Bound:
         if _copies(cls):
             self._take("__deepcopy__", MethodType(_deepcopy, module))
 
+    def tell(self) -> None:
+        """Let the edits know that this copy has all its entries."""
+        for edit in self.edits:
+            edit.arrived(self.module)
+
     def start(self) -> None:
         """Do what `settle` comes to for a module of a plain class without such entries, in a third of the time."""
         entries = self.module.__dict__
@@ -330,6 +335,7 @@ def _rebound(module: Any, edits: tuple[Edit, ...]) -> Any:
         *below, edit = edits
         made = module.__dict__[ENTRY] = Bound(module, edit, tuple(below))
         made.settle()
+        made.tell()
     return module
 
 
@@ -355,6 +361,7 @@ def _setstate(module: nn.Module, state: dict[str, Any]) -> None:
     entries[ENTRY] = made
     if reachable(module):
         made.settle()
+        made.tell()
         return
     del entries[ENTRY]
     warnings.warn(

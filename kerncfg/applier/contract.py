@@ -18,12 +18,22 @@ from torch import nn
 
 from kerncfg.applier.adapters.torch import walk
 from kerncfg.applier.attributes import attributes
+from kerncfg.applier.called import as_function
 from kerncfg.documents.target import DEVICES, Mode
 
 if TYPE_CHECKING:
-    from kerncfg.applier.adapters import LayerClass
+    from kerncfg.applier.adapters import Function, LayerClass
 
-__all__ = ["Fit", "MissingAttribute", "conditions_fault", "device_fault", "fit", "module_fault", "tensors"]
+__all__ = [
+    "Fit",
+    "MissingAttribute",
+    "conditions_fault",
+    "device_fault",
+    "fit",
+    "function_fit",
+    "module_fault",
+    "tensors",
+]
 
 _FLAGS = ("has_backward", "can_torch_compile")
 
@@ -77,6 +87,41 @@ def fit(code: Any, layer: LayerClass, mode: Mode) -> Fit:
     return Fit(fault=None, forward=code.forward, names=tuple(sorted(names)), parts=tuple(sorted(found.parts)))
 
 
+def function_fit(code: Any, function: Function, mode: Mode) -> Fit:
+    """Compare a kernel's code, a class or a function, with a function that a forward calls, for one mode."""
+    is_class = isinstance(code, type)
+    fault = _class_fault(code) if is_class else _function_fault(code)
+    if fault := fault or _mode_fault(code, mode):
+        return Fit(fault=fault)
+    own: Any = getattr(code, "forward", None) if is_class else code
+    mine = _parameters(_plain(own), bound=is_class)
+    other: Any = function.function
+    is_module = isinstance(other, nn.Module)  # what the `kernels` library makes of a function
+    theirs = _parameters(type(other).forward if is_module else other, bound=is_module)
+    if mine is None or theirs is None:
+        which = getattr(code, "__qualname__", str(code)) if mine is None else function.called
+        return Fit(fault=f"the signature of {which} cannot be read")
+    if len(mine) != len(theirs) or not all(map(_same, mine, theirs)):
+        takes = str(inspect.Signature(theirs))
+        fault = f"it takes {inspect.Signature(mine)}, {function.called} takes {takes}"
+        return Fit(fault=fault, hint=f"write a kernel that takes {takes}, or narrow the row with match")
+    if is_class:
+        found = attributes(own)
+        if used := sorted({*found.sets, *(name for name in found.reads if not hasattr(code, name))}):
+            return Fit(
+                fault=f"its forward uses {', '.join(f'self.{name}' for name in used)}, and a function has no self"
+            )
+    return Fit(fault=None, forward=as_function(code))
+
+
+def _function_fault(code: Any) -> str | None:
+    if not callable(code):
+        return f"a function's kernel is a subclass of torch.nn.Module or a function, this is a {type(code).__name__}"
+    if isinstance(code, nn.Module):
+        return "a function's kernel is a class or a function, this is a module with a state of its own"
+    return _coroutine_fault(inspect.unwrap(code)) or _flags_fault(code)
+
+
 def _class_fault(code: Any) -> str | None:
     if not (isinstance(code, type) and issubclass(code, nn.Module)):
         found = "class that is not one" if isinstance(code, type) else type(code).__name__
@@ -95,10 +140,18 @@ def _class_fault(code: Any) -> str | None:
     function: Any = inspect.unwrap(forward)
     if "__class__" in getattr(getattr(function, "__code__", None), "co_freevars", ()):
         return "its forward calls super(), which means nothing in the layer that borrows it"
+    return _coroutine_fault(function) or _flags_fault(code)
+
+
+def _coroutine_fault(function: Any) -> str | None:
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         return "its forward is async, and a layer is called without await"
     if inspect.isgeneratorfunction(function):
         return "its forward is a generator, it has a yield"
+    return None
+
+
+def _flags_fault(code: Any) -> str | None:
     flags = ((name, inspect.getattr_static(code, name, False)) for name in _FLAGS)
     if wrong := [f"{name} is a {type(value).__name__}" for name, value in flags if not isinstance(value, bool)]:
         return f"{' and '.join(wrong)}, which is neither true nor false"
@@ -124,11 +177,16 @@ def _signature_fault(code: Any, layer: LayerClass) -> str | None:
 
 
 def _signature(forward: Callable[..., Any]) -> list[inspect.Parameter] | None:
+    return _parameters(forward, bound=True)
+
+
+def _parameters(function: Callable[..., Any], *, bound: bool) -> list[inspect.Parameter] | None:
+    """Return what a function takes, without annotations; of one that is bound later, past its first parameter."""
     try:
-        parameters = list(inspect.signature(forward).parameters.values())
+        parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
         return None
-    return [parameter.replace(annotation=inspect.Parameter.empty) for parameter in parameters[1:]]
+    return [parameter.replace(annotation=inspect.Parameter.empty) for parameter in parameters[bound:]]
 
 
 def _plain(forward: Any) -> Any:

@@ -8,16 +8,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kerncfg.documents.plan import Step
-from kerncfg.errors import ApplyError, ConflictError
+from kerncfg.errors import ConflictError
 
 if TYPE_CHECKING:
     from kerncfg.applier.adapters import LayerClass, Site, Sites
     from kerncfg.documents.config import Match
 
-__all__ = ["Claim", "claims", "glob", "offered", "origin", "row"]
+__all__ = [
+    "Claim",
+    "claims",
+    "class_fits",
+    "excluded",
+    "glob",
+    "is_called",
+    "offered",
+    "origin",
+    "path_fits",
+    "placed",
+    "row",
+]
 
 # The step that takes a module, or would have taken it but for the `exclude` glob beside it. Modules share it: naming
 # its fields, or one for each of 10,000 modules, would cost as much as walking over them.
@@ -26,7 +38,7 @@ Claim = tuple[Step, str | None]
 
 def row(step: Step) -> str:
     """Return how the user says a step: the key of its row."""
-    return f"{'kernels' if step.own else 'inherited'}.{step.name}"
+    return step.key
 
 
 def origin(step: Step) -> str | None:
@@ -39,7 +51,8 @@ def origin(step: Step) -> str | None:
     return None
 
 
-def _placed(step: Step) -> str:
+def placed(step: Step) -> str:
+    """Return how the user says a step, and where."""
     said = origin(step)
     return f"{row(step)} ({said})" if said else row(step)
 
@@ -49,11 +62,8 @@ def claims(sites: Sites, steps: Sequence[Step]) -> list[Claim | None]:
 
     Raises:
         ConflictError: Two rows take one module by `match`.
-        ApplyError: A row matches functions, which this version does not replace.
     """
-    for step in steps:
-        if step.match is not None and step.match.function is not None:
-            raise ApplyError(f"{row(step)}.match.function: this version of kerncfg replaces layers only")
+    steps = [step for step in steps if step.node == "kernels"]
     rows = {layer: _Rows.of(layer, steps) for layer in set(sites.layers) if layer is not None}
     found: list[Claim | None] = [None if layer is None else rows[layer].all for layer in sites.layers]
     if any(of.varies for of in rows.values()):
@@ -74,32 +84,38 @@ class _Rows:
 
     @classmethod
     def of(cls, layer: LayerClass, steps: Sequence[Step]) -> _Rows:
-        matching = tuple(step for step in steps if step.match is not None and _class_fits(step.match, layer))
+        matches = [step for step in steps if step.match is not None and step.match.function is None]
+        matching = tuple(step for step in matches if step.match is not None and _layer_fits(step.match, layer))
         named = next((step for step in steps if step.match is None and step.name == layer.name), None)
         rows = [*matching, *([named] if named else [])]
         varies = len(rows) > 1 or any(step.exclude or (step.match and step.match.path is not None) for step in rows)
         return cls(matching, named, varies, (rows[0], None) if rows and not varies else None)
 
     def claim(self, site: Site) -> Claim | None:
-        taking = [step for step in self.matching if _path_fits(step.match, site)]
+        taking = [step for step in self.matching if path_fits(step.match, site)]
         if self.named is not None:
             taking.append(self.named)
-        verdicts = [(step, _excluded(step, site)) for step in taking]
+        verdicts = [(step, excluded(step, site)) for step in taking]
         free = [claim for claim in verdicts if claim[1] is None]
         matching = [step for step, _ in free if step.match is not None]
         if len(matching) > 1:
             raise ConflictError(
                 f"{site.path or 'the model itself'} ({site.layer.cls.__qualname__}) is taken by "
-                f"{' and '.join(map(_placed, matching))}, each through its match",
+                f"{' and '.join(map(placed, matching))}, each through its match",
                 hint="narrow one match, or name the module in the other row's exclude",
             )
         return next(iter([*free, *verdicts]), None)
 
 
-def _class_fits(match: Match, layer: LayerClass) -> bool:
+def class_fits(match: Match, layer: LayerClass) -> bool:
+    """Whether a match may mean the modules of a class, by `class` and `type`."""
     if match.class_ is not None and not any(fnmatchcase(base.__name__, match.class_) for base in layer.classes):
         return False
-    if match.type is not None and not any(_is_called(base, match.type) for base in layer.classes):
+    return match.type is None or any(is_called(base, match.type) for base in layer.classes)
+
+
+def _layer_fits(match: Match, layer: LayerClass) -> bool:
+    if not class_fits(match, layer):
         return False
     if match.name is None:
         return True
@@ -107,8 +123,8 @@ def _class_fits(match: Match, layer: LayerClass) -> bool:
     return match.name == layer.name or (match.class_ is not None and match.name == layer.inherited)
 
 
-def _is_called(cls: type, name: str) -> bool:
-    """Whether a class has this qualified name, or one under which another imported module offers it."""
+def is_called(cls: Any, name: str) -> bool:
+    """Whether a class, or a function, has this qualified name, or one under which another imported module offers it."""
     if name == f"{cls.__module__}.{cls.__qualname__}":
         return True
     parts = name.split(".")
@@ -132,13 +148,15 @@ def offered(cls: type) -> str:
     return f"{next(found, cls.__module__)}.{cls.__qualname__}"
 
 
-def _path_fits(match: Match | None, site: Site) -> bool:
+def path_fits(match: Match | None, site: Site) -> bool:
+    """Whether a match means the module at a site, by `path`."""
     if match is None or match.path is None:
         return True
     return any(map(glob(match.path).fullmatch, _dotted(site)))
 
 
-def _excluded(step: Step, site: Site) -> str | None:
+def excluded(step: Step, site: Site) -> str | None:
+    """Return the glob of a step that leaves a site out, if one does."""
     return next((text for text in step.exclude if any(map(glob(text).fullmatch, _dotted(site)))), None)
 
 

@@ -12,6 +12,7 @@ import click
 
 from kerncfg.cli.completing import prepare
 from kerncfg.cli.configs import schema, show, validate
+from kerncfg.cli.importing import import_
 from kerncfg.cli.jobs import run
 from kerncfg.cli.locks import fetch, lock
 from kerncfg.cli.machines import completion, doctor
@@ -33,7 +34,7 @@ def program() -> None:
     """
 
 
-for command in (plan, explain, diff, lock, fetch, run, show, validate, schema, doctor, completion):
+for command in (plan, explain, diff, lock, fetch, run, show, validate, import_, schema, doctor, completion):
     program.add_command(command)
 
 

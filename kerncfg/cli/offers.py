@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from kerncfg.compiler.reading import Place, read
 from kerncfg.compiler.tree import Node, leaves
+from kerncfg.documents.reference import ATTENTION
 from kerncfg.errors import ConfigError
 from kerncfg.locations import conf, schemas
 
 __all__ = ["names", "offers"]
 
-_ROWS = ("kernels", "inherited")  # both nodes are the group `kernels`
+_ROWS = ("kernels", "inherited", "fusions", "attention")  # `inherited` is the group `kernels` a second time
 _RESERVED = ("defaults", "inherit_mapping")
 _REMOVABLE = (*_ROWS, "model", "experiment")
 
@@ -34,15 +36,16 @@ def offers(word: str, config_dir: Path | None = None) -> list[str]:
 
 
 def names(config_dir: Path | None = None) -> list[str]:
-    """Return the names of rows that some mapping has."""
+    """Return the names of rows that some mapping has; those of fusions and attention stand behind their node."""
     folders = [*([config_dir.expanduser()] if config_dir else []), conf()]
-    return sorted({name for mapping in _mappings(folders) for name in mapping if name not in _RESERVED})
+    others = [f"{node}.{name}" for node in ("fusions", "attention") for name in _names(node, folders)]
+    return sorted([*_names("kernels", folders), *others])
 
 
 def _level(word: str, folders: Sequence[Path]) -> Iterator[str]:
     if word.startswith("~"):
         yield from (f"~{node}" for node in _REMOVABLE)
-        yield from (f"~{node}.{name}" for node in _ROWS for name in _names(folders))
+        yield from (f"~{node}.{name}" for node in _ROWS for name in _names(node, folders))
         return
     key, equals, _ = word.partition("=")
     parts = key.split(".")
@@ -60,7 +63,7 @@ def _below(parts: Sequence[str], folders: Sequence[Path]) -> Iterator[str]:
     *parents, last = parts
     prefix = ".".join(parents)
     rows = len(parents) == 1 and parents[0] in _ROWS
-    for name in _names(folders) if rows else ():
+    for name in _names(parents[0], folders) if rows else ():
         yield f"{prefix}.{name}."
         if name == last:
             yield f"{prefix}.{name}="
@@ -75,9 +78,8 @@ def _below(parts: Sequence[str], folders: Sequence[Path]) -> Iterator[str]:
 
 
 def _values(parts: Sequence[str], folders: Sequence[Path]) -> Iterator[str]:
-    group = "kernels" if parts[0] in _ROWS else parts[0]
     if len(parts) == 1:
-        yield from _options(group, folders)
+        yield from _options(_group(parts[0]), folders)
     found = _at(parts)
     for schema in found:
         kinds = schema.get("type", ())
@@ -85,8 +87,10 @@ def _values(parts: Sequence[str], folders: Sequence[Path]) -> Iterator[str]:
         yield from ("true", "false") if kinds == "boolean" else ()
         yield from ("null",) if "null" in kinds and len(parts) > 1 else ()
     if parts[0] in _ROWS and len(parts) > 1 and any("null" in schema.get("type", ()) for schema in found):
-        yield from ("original", "inherited")
-        yield from sorted(set(_references(parts[1], folders)))
+        yield "original"
+        yield from ("inherited",) if _group(parts[0]) == "kernels" else ()
+        yield from ATTENTION if parts[0] == "attention" else ()
+        yield from sorted({*_references(parts, folders)} - {*ATTENTION})
 
 
 def _groups(folders: Sequence[Path]) -> list[str]:
@@ -98,20 +102,25 @@ def _options(group: str, folders: Sequence[Path]) -> list[str]:
     return sorted({file.stem for folder in folders for file in (folder / group).glob("*.yaml")})
 
 
-def _names(folders: Sequence[Path]) -> list[str]:
-    return sorted({name for mapping in _mappings(folders) for name in mapping if name not in _RESERVED})
+def _names(node: str, folders: Sequence[Path]) -> list[str]:
+    return sorted({name for mapping in _mappings(node, folders) for name in mapping if name not in _RESERVED})
 
 
-def _references(name: str, folders: Sequence[Path]) -> Iterator[str]:
-    for mapping in _mappings(folders):
-        for _, node in leaves(mapping[name]) if name in mapping else ():
-            if isinstance(node.value, str) and ":" in node.value and " " not in node.value:
-                yield node.value
+def _references(parts: Sequence[str], folders: Sequence[Path]) -> Iterator[str]:
+    node, name, *_ = parts
+    for mapping in _mappings(node, folders):
+        for _, leaf in leaves(mapping[name]) if name in mapping else ():
+            if isinstance(leaf.value, str) and re.search("[/:]", leaf.value) and not re.search("[ *]", leaf.value):
+                yield leaf.value
 
 
-def _mappings(folders: Sequence[Path]) -> Iterator[Mapping[str, Node]]:
+def _group(node: str) -> str:
+    return "kernels" if node == "inherited" else node
+
+
+def _mappings(node: str, folders: Sequence[Path]) -> Iterator[Mapping[str, Node]]:
     """Yield the mappings that can be read; completion has no place to say what is wrong with another."""
-    for file in (file for folder in folders for file in sorted((folder / "kernels").glob("*.yaml"))):
+    for file in (file for folder in folders for file in sorted((folder / _group(node)).glob("*.yaml"))):
         try:
             yield _mapping(file)
         except ConfigError:

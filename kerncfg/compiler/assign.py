@@ -13,7 +13,7 @@ from kerncfg.errors import ConfigError, Issue
 
 __all__ = ["assign", "fault", "leaf", "near", "without"]
 
-_ROWS = ("kernels", "inherited")
+_ROWS = ("kernels", "inherited", "fusions", "attention")
 # Words that people use for keys that are called something else, where the nearest spelling misleads.
 _MEANT: dict[str, tuple[str, ...]] = {
     "gpu": ("cuda", "rocm", "xpu"),
@@ -30,6 +30,7 @@ _MEANT: dict[str, tuple[str, ...]] = {
     "fp32": ("float32",),
 }
 _BESIDE_KERNEL = {"version", "revision", "capability", "torch", "dtype", "when", "trust_remote_code"}
+_BESIDE_DEVICES = {"match", "exclude", "fallback", "inherit_mapping", "path", "mask", "members"}  # keys of a row alone
 
 Lost = list[tuple[KeyPath, Origin]]
 
@@ -45,6 +46,8 @@ def assign(node: Node | None, parts: Sequence[str], value: Node, lost: Lost, pat
     head, *rest = parts
     node = node or Node({}, value.origin, value.origin)
     inside = node.value
+    if isinstance(inside, str | list) and head in _BESIDE_DEVICES and len(path) == 2 and path[0] in _ROWS:
+        inside = {"any": node}  # `kernels.X.fallback=error` keeps what the row runs on every device
     if isinstance(inside, list):
         index = _index(inside, parts, path, value.origin)
         items = list(inside)

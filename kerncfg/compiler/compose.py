@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 CONFIG = "config"  # the primary config's name
-_ROWS = ("kernels", "inherited")
+_ROWS = ("kernels", "inherited", "fusions", "attention")
 _NOWHERE = Origin(kind="argument")
 
 # What Hydra raises for a defaults list or a choice that it cannot use; not all of it has a class of its own.
@@ -76,7 +76,7 @@ def compose(overrides: Sequence[str] = (), *, config_dir: Path | None = None) ->
 
 
 def _document(root: Node) -> Node:
-    """Return the tree without Hydra's own node, in the order of the nodes; both mappings are there."""
+    """Return the tree without Hydra's own node, in the order of the nodes; those of rows are there."""
     children = {name: root.value[name] for name in NODES if name in root.value}
     for name in _ROWS:
         if name not in children or children[name].value is None:
@@ -232,7 +232,8 @@ class _Composition:
                     group, name, asked = chosen, str(option), fault(argument, "")
         options = sorted(loader.get_group_options(group)) if group else []
         places = [_shown(Path(source.path)) for source in loader.get_sources() if source.scheme() == "file"]
-        message = f"there is no {group or 'config'} {name!r}; looked in {' and '.join(places)}"
+        lead = f"no option {name!r} in the group {group}" if group else f"no config {name!r}"
+        message = f"{lead}; looked in {' and '.join(places)}"
         hints = [near(name, options), f"there are {', '.join(options)}" if options else None]
         if ":" in name and group in _ROWS:
             hints = [f"for one row write {group}.NAME={name}"]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
+from kerncfg.compiler.brackets import BLANKS, pieces, quoted, spaced, unclosed
 from kerncfg.compiler.reading import kind_of_key, scalar
 from kerncfg.documents.target import Mode, canonical_device
 from kerncfg.errors import ConfigError, Issue
@@ -23,25 +24,25 @@ from kerncfg.errors import ConfigError, Issue
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
 
-__all__ = ["NODES", "combinations", "pieces", "read", "rewrite", "sweeping"]
+__all__ = ["NODES", "combinations", "read", "rewrite", "sweeping"]
 
 # The nodes of a composed document; `experiment` is a group only.
-NODES = ("enabled", "inherited", "kernels", "trust", "policy", "target", "model", "experiment")
+NODES = ("enabled", "inherited", "kernels", "fusions", "attention", "trust", "policy", "target", "model", "experiment")
 _MAPPINGS = ("kernels", "inherited")
+_ROWS = (*_MAPPINGS, "fusions", "attention")  # nodes of rows, which a map replaces when it is given whole
+_EMPTY = {"kernels": "kernels=none", "inherited": "kernels@inherited=none"}
+_EMPTY |= {"fusions": "fusions=none", "attention": "attention=default"}
 _OPTIONAL = ("model", "experiment")  # nodes that a plan does without
 _TEXTS = ("revision", "capability", "torch")  # keys of text, besides those of references
 _VERSION = "a whole number such as 3, or a range such as '>=2.0,<3.0'"
 
 _FORM = re.compile(r"(?P<sign>~|\+{0,2})(?P<key>[^=\s]*?)\s*(?:=(?P<value>.*))?", re.DOTALL)
-_RANGE_GOES_ON = re.compile(r"\s*(>=|<=|==|!=|~=|<|>)")
 _CHOICE = re.compile(r"\s*choice\((?P<inside>.*)\)\s*", re.DOTALL)
 _NOT_IN_A_KEY = re.compile(r"[^\w./@-]")
 _IN_QUOTES = re.compile(r"""'(\\'|[^'])*'|"(\\"|[^"])*\"""")
 _ESCAPE = re.compile(r"\\[\\()\[\]{}:=, \t]")
 _TOKEN = re.compile(r"[^\[\]{}(),:\s]+")
 _QUOTES = "'\""
-_BLANKS = " \t\r\n"  # what YAML takes off a text, and no more
-_OPEN, _CLOSE = "[{(", "]})"
 
 
 def rewrite(arguments: Sequence[str]) -> list[str]:
@@ -87,8 +88,12 @@ def combinations(arguments: Sequence[str]) -> Iterator[list[str]]:
     choices: list[list[str]] = []
     for line in rewrite(arguments):
         override = read(line)
+        value: Any = override.value()
         if not override.is_sweep_override():
             choices.append([line])
+        elif getattr(value, "simple_form", False):  # Hydra would spell 1.10 as 1.1
+            key, _, text = line.partition("=")
+            choices.append([f"{key}={piece.strip(BLANKS)}" for piece in pieces(text)])
         elif override.is_discrete_sweep() and "glob(" not in line:
             key = override.get_key_element()
             choices.append([f"{key}={value}" for value in override.sweep_string_iterator()])
@@ -96,26 +101,6 @@ def combinations(arguments: Sequence[str]) -> Iterator[list[str]]:
             choices.append([])
     for words in itertools.product(*(choice or [""] for choice in choices)):
         yield [word for word in words if word]
-
-
-def pieces(value: str) -> list[str]:
-    """Split a value at its top-level commas; a comma before a comparison belongs to a range."""
-    found: list[str] = []
-    start = depth = 0
-    quote = ""
-    for index, char in enumerate(value):
-        if quote:
-            quote = "" if char == quote and value[index - 1] != "\\" else quote
-        elif char in "'\"" and (depth or not value[start:index].strip()):
-            quote = char
-        elif char in _OPEN:
-            depth += 1
-        elif char in _CLOSE:
-            depth -= 1
-        elif char == "," and depth <= 0 and value[index - 1] != "\\" and not _RANGE_GOES_ON.match(value, index + 1):
-            found.append(value[start:index])
-            start = index + 1
-    return [*found, value[start:]]
 
 
 def _rewritten(argument: str) -> list[str]:
@@ -138,7 +123,7 @@ def _rewritten(argument: str) -> list[str]:
         return _group(argument, key, key, value, bool(sign))
     parts = _parts(argument, key)
     text = _value(argument, key, value)
-    replaces = sign == "" and node in _MAPPINGS and text.lstrip().startswith("{") and "/" not in key
+    replaces = sign == "" and node in _ROWS and text.lstrip().startswith("{") and "/" not in key
     return [*([f"++{'.'.join(parts)}=null"] if replaces else []), *_spelled(argument, parts, text)]
 
 
@@ -159,8 +144,8 @@ def _without(argument: str, key: str, value: str | None) -> list[str]:
     if value is not None:
         raise _refused(argument, "has a value", f"write ~{key}")
     if len(parts) == 1:
-        if key in ("kernels", "inherited", "kernels@inherited"):
-            return ["kernels=none" if key == "kernels" else "kernels@inherited=none"]
+        if node := key if key in _EMPTY else "inherited" if key == "kernels@inherited" else "":
+            return [_EMPTY[node]]
         if key in _OPTIONAL:
             return [f"~{key}"]
         raise _refused(argument, f"leaves no {key}, which is needed", f"choose another one: {key}=NAME")
@@ -175,7 +160,7 @@ def _group(argument: str, group: str, node: str, value: str, adds: bool) -> list
     """The choice of an option, or the whole node as a map that replaces a mapping unless it `adds`."""
     text = value.strip()
     if text in ("", "null") and group != "experiment":
-        empty = f"write {node}=none" if node in _MAPPINGS else f"choose one: {node}=NAME"
+        empty = f"write {_EMPTY[node].removeprefix('kernels@')}" if node in _EMPTY else f"choose one: {node}=NAME"
         raise _refused(argument, "chooses nothing", empty)
     if text == "null":
         return ["~experiment"]
@@ -183,8 +168,8 @@ def _group(argument: str, group: str, node: str, value: str, adds: bool) -> list
         if "@" in node or node == "experiment":
             raise _refused(argument, "gives a map where an option is chosen", f"write {group}=NAME")
         line = _checked(argument, f"++{node}={_value(argument, node, value)}")
-        emptied = {"kernels": ["kernels=none"], "inherited": ["kernels@inherited=none"], "model": ["~model"]}
-        return [*([] if adds else emptied.get(node, [])), line]
+        emptied = {**_EMPTY, "model": "~model"}
+        return [*([emptied[node]] if node in emptied and not adds else []), line]
     line = _checked(argument, f"{group}={value}")
     chosen = read(line)
     if not chosen.is_sweep_override() and not isinstance(chosen.value(), str | list):
@@ -203,7 +188,7 @@ def _parts(argument: str, key: str) -> list[str]:
     for part in parts:
         if not re.fullmatch("0|[1-9][0-9]*", part) and (kind := kind_of_key(part)):
             message = f"the key {part} is {kind} in YAML, expected text"
-            row = kind == "a number" and len(parts) > 1 and parts[0] in _MAPPINGS and part == parts[1]
+            row = kind == "a number" and len(parts) > 1 and parts[0] in _ROWS and part == parts[1]
             quoted = f"such a key can stand in a file only, as '{part}' with quotes"
             raise _refused(argument, message, f"write a name such as row_{part}" if row else quoted)
     return parts
@@ -227,12 +212,15 @@ def _value(argument: str, key: str, value: str) -> str:
 
 
 def _piece(argument: str, key: str, piece: str) -> str:
-    text = piece.strip(_BLANKS)
+    text = piece.strip(BLANKS)
+    if not argument.startswith("++") and (apart := spaced(text)) != text:
+        message = "in a file a ':' with no blank after it is a part of the key"
+        raise _refused(argument, message, f'write "{key}={apart}"')
     escape = _ESCAPE.search(_IN_QUOTES.sub("", piece))
     if escape and not argument.startswith("++"):  # Hydra's own sweeps say `++key=a\\:b`
-        quoted = text.replace("'", "\\'")
+        inside = text.replace("'", "\\'")
         message = f"{escape[0]} is one character on the command line, in a file it would be two"
-        raise _refused(argument, message, f"for the text as it stands write {key}=\"'{quoted}'\"")
+        raise _refused(argument, message, f"for the text as it stands write {key}=\"'{inside}'\"")
     try:
         parsed = read(f"k={piece}")
     except HydraException:
@@ -241,7 +229,7 @@ def _piece(argument: str, key: str, piece: str) -> str:
             found = read(f"k={piece}").value()
         else:
             found = text
-            piece = _quoted(text)
+            piece = quoted(text)
     else:
         if parsed.is_sweep_override():
             return piece
@@ -250,17 +238,13 @@ def _piece(argument: str, key: str, piece: str) -> str:
     return piece
 
 
-def _quoted(text: str) -> str:
-    return "'" + text.replace("\\'", "\\\\'").replace("'", "\\'") + "'"
-
-
 def _bracketed(argument: str, key: str, text: str) -> str:
     """Return a list or map with quotes around the texts in it that Hydra cannot read bare.
 
     Raises:
         ConfigError: It does not close, cannot be read even so, or a file would split a text at its comma.
     """
-    if closing := _unclosed(text):
+    if closing := unclosed(text):
         raise _refused(argument, f"the {text[0]} is not closed", f"write {key}={text}{closing}")
     added: list[str] = []
     made = _inside(text, added)
@@ -278,7 +262,7 @@ def _bracketed(argument: str, key: str, text: str) -> str:
 
 def _inside(text: str, added: list[str]) -> str:
     """Quote every text that needs it, and note it in `added`."""
-    text = text.strip(_BLANKS)
+    text = text.strip(BLANKS)
     if _reads(text):
         return text
     if text[:1] == "[" and text[-1:] == "]":
@@ -289,7 +273,7 @@ def _inside(text: str, added: list[str]) -> str:
     if text[:1] in ("[", "{", "'", '"', ""):
         return text
     added.append(text)
-    return _quoted(text)
+    return quoted(text)
 
 
 def _reads(text: str) -> bool:
@@ -350,7 +334,7 @@ def _refers(key: str) -> bool:
     node, *parts = key.split(".")
     below = ("any", "kernel", *Mode)
     here = all(part in below or part.isdigit() or canonical_device(part) for part in parts[1:])
-    return node in _MAPPINGS and bool(parts) and parts[0] != "inherit_mapping" and here
+    return node in _ROWS and bool(parts) and parts[0] != "inherit_mapping" and here
 
 
 def _meant(key: str, other: Any) -> str:
@@ -370,22 +354,6 @@ def _checked(argument: str, line: str) -> str:
         hint = "name the row, and say a pattern, version or range as a value, as in kernels.NAME.match.path='…'"
         raise _refused(argument, message, hint) from None
     return line
-
-
-def _unclosed(text: str) -> str:
-    """Return the brackets that would close what a list or map leaves open; none if they are not the fault."""
-    left: list[str] = []
-    quote = ""
-    for index, char in enumerate(text):
-        if quote:
-            quote = "" if char == quote and text[index - 1] != "\\" else quote
-        elif char in "'\"":
-            quote = char
-        elif char in _OPEN and text[0] in "[{":
-            left.append(_CLOSE[_OPEN.index(char)])
-        elif char in _CLOSE and (not left or left.pop() != char):
-            return ""
-    return "" if quote else "".join(reversed(left))
 
 
 def _refused(argument: str, message: str, hint: str) -> ConfigError:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from packaging.specifiers import SpecifierSet
 
-from kerncfg.documents.config import ORIGINAL, Candidate, KernelRef, Trust
+from kerncfg.documents.config import Candidate, KernelRef, Trust
 from kerncfg.documents.lock import Pin
+from kerncfg.documents.reference import ATTENTION
 from kerncfg.documents.variant import Variant
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def trusted(ref: KernelRef, trust: Trust) -> str | None:
 
     The same question is asked when a kernel is chosen and again when it is loaded.
     """
-    if ref.scheme in ("original", "builtin"):
+    if ref.framework or ref.scheme == "builtin":
         return None
     if ref.scheme in ("path", "python"):
         if ref.place in trust.local:
@@ -84,6 +85,20 @@ def _unpinned(candidate: Candidate, pin: Pin, request: Request) -> str | None:
     return None
 
 
+def _uncompiled(candidate: Candidate, pin: Pin, request: Request) -> str | None:
+    return _lacks(candidate.ref, request.target)
+
+
+def _lacks(ref: KernelRef, target: Target) -> str | None:
+    """Return which compiled package the framework's attention would need, or `None`."""
+    package = ATTENTION[ref.name or ""] if ref.scheme == "attention" else None
+    if package is None:
+        return None
+    if target.device != "cuda":
+        return f"the compiled package {package} is for cuda, the target is {target.device}"
+    return None if package in target.packages else f"needs the compiled package {package}, the target has none"
+
+
 def _capability(candidate: Candidate, pin: Pin, request: Request) -> str | None:
     return _outside("capability", candidate.conditions.capability, request.target.capability)
 
@@ -97,7 +112,7 @@ def _unreachable(candidate: Candidate, pin: Pin, request: Request) -> str | None
 
 
 def _no_build(candidate: Candidate, pin: Pin, request: Request) -> str | None:
-    if candidate.ref == ORIGINAL or pin.choose(request.target) is not None:
+    if candidate.ref.framework or pin.choose(request.target) is not None:
         return None
     return no_fit(pin, request.target)
 
@@ -126,7 +141,7 @@ def _moved(candidate: Candidate, pin: Pin, request: Request) -> str | None:
     return moved(candidate.ref, place, request.trust) if place else None
 
 
-_BEFORE: Sequence[Check] = (_untrusted, _hub_off, _unpinned, _capability, _torch)
+_BEFORE: Sequence[Check] = (_untrusted, _hub_off, _unpinned, _uncompiled, _capability, _torch)
 CHECKS: Sequence[Check] = (*_BEFORE, _unreachable, _no_build, _moved)
 
 
@@ -140,7 +155,8 @@ def unfit(choice: Choice, target: Target) -> str | None:
     """Return why a kernel that was chosen for another target cannot run on this one, or `None` if it can."""
     variant = Variant.parse(choice.kernel.variant) if choice.kernel.variant else None
     needs = (_outside(key, wanted, getattr(target, key)) for key, wanted in choice.needs.items())
-    return next(filter(None, needs), None) or (variant.refusal(target) if variant else None)
+    found = next(filter(None, needs), None) or _lacks(choice.kernel.reference, target)
+    return found or (variant.refusal(target) if variant else None)
 
 
 def _outside(what: str, wanted: str | None, found: str | None) -> str | None:

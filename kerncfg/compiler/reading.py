@@ -52,7 +52,7 @@ class Place:
 
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
-_ROWS = (("kernels",), ("inherited",))
+_ROWS = (("kernels",), ("inherited",), ("fusions",), ("attention",))
 _TYPED = {_TAG + name for name in ("null", "bool", "int", "float")}
 
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from kerncfg.compiler.policy import CHECKS, Check, Request, moved, no_fit, trusted
-from kerncfg.documents.config import ORIGINAL, Candidate, Config, KernelRef, Row
+from kerncfg.documents.config import ORIGINAL, AttentionRow, Candidate, Config, Fusion, KernelRef, Row
 from kerncfg.documents.lock import Lock, Pin, Release
-from kerncfg.documents.plan import Bind, Choice, Keep, Kernel, ModePlan, Plan, Rejection, Step
+from kerncfg.documents.plan import Attend, Bind, Choice, Fuse, Keep, Kernel, ModePlan, Plan, Rejection, Step
 from kerncfg.documents.target import MODE_PREFERENCE, Mode, Target
 from kerncfg.errors import ResolutionError
 
@@ -19,9 +20,11 @@ __all__ = ["OFF_SWITCH", "resolve"]
 
 Offered = list[tuple[Mode, Candidate]]
 
-_MEND = "mend the rows, or let them fall back with `fallback: original`"
-_UNPINNED = re.compile(r"([^@:\s]+)(?:@\S+?)?:(\w+): policy\.require_pin needs .*")
-_PINNED = r"write \1@COMMIT:\2 with the 40 digits of the commit, or policy.require_pin=false"
+_MEND = "mend what is refused, or keep the original there: {}"
+_FEW = 3  # rows whose line the hint writes out
+_UNPINNED = re.compile(r"([^@:\s]+)(?:@[^\s:]+)?(:\w+)?: policy\.require_pin needs .*")
+_PINNED = r"write \1@COMMIT\2 with the 40 digits of the commit, or policy.require_pin=false"
+_KINDS: Mapping[str, type[Step]] = {"kernels": Bind, "fusions": Fuse, "attention": Attend}
 _UNKNOWN = "the lock does not hold it: `kerncfg lock` asks for what it lacks"
 OFF_SWITCH = "kernels are switched off: enabled is false"
 
@@ -35,12 +38,12 @@ def resolve(config: Config, lock: Lock, request: Request, *, checks: Sequence[Ch
         ResolutionError: Rows with `fallback: error` were left without a kernel; it carries every one of them.
     """
     steps, failures = [], {}
-    for name, row in sorted(config.rows.items()):
+    for row in config.every():
         modes = {mode: _mode(row, mode, config.enabled, lock, request, checks) for mode in Mode}
         step = _step(row, modes, config.enabled, request)
         steps.append(step)
         if config.enabled and (reasons := _failure(row, modes, request)):
-            failures[name] = reasons
+            failures[row.title] = reasons
     if failures:
         raise _unresolved(failures, config, request)
     return Plan(
@@ -98,8 +101,8 @@ def _rejection(candidate: Candidate, reason: str) -> Rejection:
 
 
 def _pin(candidate: Candidate, lock: Lock) -> Pin:
-    if candidate.ref == ORIGINAL:
-        return Pin(ref=ORIGINAL)
+    if candidate.ref.framework:
+        return Pin(ref=candidate.ref)
     return lock.pin(candidate.ref) or Pin(ref=candidate.ref, reason=_UNKNOWN)
 
 
@@ -157,8 +160,10 @@ def _choice(candidate: Candidate, kernel: Kernel, pin: Pin, said: Mode, mode: Mo
         builds=_verdicts(pin, kernel, request.target),
         conditions=candidate.conditions.residual(),
         needs=candidate.conditions.needs(),
+        asked=_asked(candidate),
         origin=_text(candidate),
-        reason=f"{how} for {request.target.device}{served}{_how_pinned(candidate.ref, pin, kernel)}",
+        reason=f"{how} for {request.target.device}{served}{_how_pinned(candidate.ref, pin, kernel)}"
+        + (f"; {candidate.note}" if candidate.note else ""),
     )
 
 
@@ -192,6 +197,7 @@ def _written_original(candidate: Candidate) -> Choice:
     return Choice(
         kernel=Kernel(reference=ORIGINAL),
         conditions=candidate.conditions.residual(),
+        asked=_asked(candidate),
         origin=_text(candidate),
         reason=f"off, {by}",
     )
@@ -236,7 +242,8 @@ def _step(row: Row, modes: Mapping[Mode, ModePlan], enabled: bool, request: Requ
         reason = "every candidate was refused"
     else:
         reason = first.choices[0].reason
-    return (Bind if swaps else Keep)(
+    return (_KINDS[row.node] if swaps else Keep)(
+        **_taken(row),
         name=row.name,
         modes=modes,
         match=row.match,
@@ -247,16 +254,32 @@ def _step(row: Row, modes: Mapping[Mode, ModePlan], enabled: bool, request: Requ
     )
 
 
+def _taken(row: Row) -> dict[str, Any]:
+    """Return what only a fusion or a row of attention has, for its step."""
+    if isinstance(row, Fusion):
+        return {"node": row.node, "members": row.members}
+    if isinstance(row, AttentionRow):
+        return {"node": row.node, "path": row.path, "mask": row.mask}
+    return {}
+
+
+def _asked(candidate: Candidate) -> dict[str, str]:
+    return {key: str(origin) for key, origin in candidate.conditions.asked.items()}
+
+
 def _unresolved(failures: dict[str, list[str]], config: Config, request: Request) -> ResolutionError:
-    lines = []
     told = (_UNPINNED.fullmatch(reason) for reasons in failures.values() for reason in reasons)
-    cures = {unpinned.expand(_PINNED) if unpinned else _MEND for unpinned in told}
+    rows = {row.title: row for row in config.every()}
+    lines = [f"{rows[name].key}.fallback=original" for name in failures]
+    mend = _MEND.format(" ".join([*lines[:_FEW], *(["…"] if len(lines) > _FEW else [])]))
+    cures = {unpinned.expand(_PINNED) if unpinned else mend for unpinned in told}
+    lines = []
     for name, reasons in failures.items():
-        origin = config.rows[name].origin
+        origin = rows[name].origin
         where = f"{origin}: " if origin else ""
-        lead = f"{where}kernels.{name}: no kernel for {request.target.device}"
+        lead = f"{where}{rows[name].key}: no kernel for {request.target.device}"
         lines += [f"{lead}: {reason}" for reason in reasons]
-    hint = cures.pop() if len(cures) == 1 else _MEND
+    hint = cures.pop() if len(cures) == 1 else mend
     return ResolutionError("\n".join(lines), reasons=failures, hint=hint)
 
 

@@ -30,9 +30,10 @@ _BOUNDS = {"minimum": "at least", "exclusiveMinimum": "more than", "maximum": "a
 _KIND: Mapping[type, str] = {dict: "map", list: "list"}
 _YES = {"true", "yes", "on", "y", "1"}
 _TARGET = "`_target_` is refused: kerncfg never builds objects from a configuration"
-_OF_MODEL = "for a model of your own write model={factory:python:package.module:function}"  # no quotes needed
+_OF_MODEL = "for a model of your own write model=\"{factory: 'python:package.module:function'}\""
 _OF_KERNEL = "name a kernel, as in kernel: python:package.module:Name"
-_INSTEAD = {"kernels": _OF_KERNEL, "inherited": _OF_KERNEL, "model": _OF_MODEL}
+_ROWS = ("kernels", "inherited", "fusions", "attention")
+_INSTEAD = {**dict.fromkeys(_ROWS, _OF_KERNEL), "model": _OF_MODEL}
 _DEFAULTS = "a defaults list belongs at the top of a file"
 _MISSING = "`???` stands where a value is due"
 
@@ -156,7 +157,7 @@ def _target(reference: str, name: str) -> Any:
     file, _, part = reference.partition("#/$defs/")
     name = file.removesuffix(_ENDING) or name
     if part in _circular(name):
-        return {"$ref": reference}
+        return {"$ref": f"#/$defs/{part}"}  # the validator holds the circular ones of every schema
     found = schema(name)
     return _without_references(found["$defs"][part] if part else found, name)
 
@@ -283,7 +284,7 @@ def _mistyped(places: _Places, path: KeyPath, value: Any, rule: Mapping[str, Any
         where = "" if places.typed(path) else " in YAML"
         hint = _compared(places, path, value, wanted)
         if not hint and value is False and "null" in allowed:
-            row = (*places.prefix, *path)[:-1] in ((), ("kernels",), ("inherited",))
+            row = (*places.prefix, *path)[:-1] in ((), *((node,) for node in _ROWS))
             off = "" if places.typed(path) else f"to switch {'the row' if row else 'it'} off "
             hint = off + places.line(path, "null")
         if not hint:
@@ -318,10 +319,9 @@ def _compared(places: _Places, path: KeyPath, value: Any, wanted: str) -> str | 
 
 def _unknown(places: _Places, path: KeyPath, key: str, known: list[str]) -> Issue:
     message = f"unknown key `{_short(key)}`"
-    hint = near(key, known) or f"known are {', '.join(known)}"
-    if key == "function" and path[-1:] == ("match",):
-        message = f"{message}: only layers are replaced, not functions"
-        hint = "match a layer by class, path, type or name"
+    name, colon, value = key.partition(":")
+    split = f"write {name}: {value}, with a blank after the ':'" if colon and name in known else None
+    hint = split or near(key, known) or f"known are {', '.join(known)}"
     return places.issue((*path, key), message, hint, key=True)
 
 

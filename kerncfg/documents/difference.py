@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -36,7 +36,7 @@ class Run:
 class Change:
     """One name that does something else, in some modes or in which modules it takes.
 
-    `runs` holds what it may run in those modes, best first, and `row` the pairs of `match`, `exclude` and
+    `runs` holds what it may run in those modes, best first, and `row` the pairs of what the row takes and of
     `fallback` that differ. `None` on a side: that plan has no such name.
     """
 
@@ -107,7 +107,7 @@ class Planned(Protocol):
 
 def compare(before: Planned, after: Planned) -> Difference:
     """Return how the second plan differs from the first in what its digest covers: not in origins or reasons."""
-    old, new = ({step.name: step for step in side.steps} for side in (before, after))
+    old, new = ({step.title: step for step in side.steps} for side in (before, after))
     changes = (change for name in sorted({*old, *new}) for change in _changes(name, old.get(name), new.get(name)))
     return Difference(
         before=before.digest,
@@ -140,15 +140,9 @@ def _changes(name: str, before: Step | None, after: Step | None) -> Iterator[Cha
         yield Change(name=name, modes=(), runs=None, row=row, reason="")
 
 
-_ROW: Mapping[str, Callable[[Step], Any]] = {
-    "match": lambda step: step.match.to_dict() if step.match else None,
-    "exclude": lambda step: list(step.exclude),
-    "fallback": lambda step: step.fallback,
-}
-
-
 def _row(before: Step, after: Step) -> dict[str, Pair]:
-    return {key: (read(before), read(after)) for key, read in _ROW.items() if read(before) != read(after)}
+    old, new = ({**step.taken(), "fallback": step.fallback} for step in (before, after))
+    return {key: (old[key], new[key]) for key in old if old[key] != new[key]}
 
 
 def _choices(step: Step | None, mode: Mode) -> tuple[Choice, ...] | None:
@@ -229,7 +223,8 @@ def _word(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {entry}" for key, entry in value.items())
     if isinstance(value, list):
-        return ", ".join(map(str, value)) or "none"
+        entries = (" at ".join(entry) if isinstance(entry, list) else str(entry) for entry in value)
+        return ", ".join(entries) or "none"
     return "none" if value is None else str(value)
 
 

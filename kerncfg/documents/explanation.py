@@ -20,7 +20,6 @@ __all__ = ["SCHEMA", "Explanation", "explain", "named"]
 SCHEMA = 1
 
 _LEFT = {"original": "the original", "error": "an error"}
-_ROOTS = ("kernels", "inherited")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +39,7 @@ class Explanation:
         step = self.step
         capability = f" {self.target.capability}" if self.target.capability else ""
         said = "your rows" if step.own else "inherited"
-        head = [f"{step.name} for {self.target.device}{capability} ({said}): {step.reason}", f"takes: {_taken(step)}"]
+        head = [f"{step.title} for {self.target.device}{capability} ({said}): {step.reason}", f"takes: {_taken(step)}"]
         if any(not choice.original for found in step.modes.values() for choice in found.choices):
             head.append(f"where no choice suits a module: {_LEFT[step.fallback]}")
         groups: list[tuple[ModePlan, list[Mode]]] = []
@@ -62,35 +61,40 @@ def explain(name: str, steps: Sequence[Step], target: Target, notes: Sequence[st
     """Return the explanation of one name of a plan.
 
     Raises:
-        ConfigError: No row has that name; the hint holds the nearest ones.
+        ConfigError: As `named`.
     """
     step = named(name, steps)
-    return Explanation(step=step, target=target, notes=tuple(note for note in notes if _about(note, name)))
+    return Explanation(step=step, target=target, notes=tuple(note for note in notes if _about(note, step)))
 
 
 def named(name: str, steps: Sequence[Step]) -> Step:
-    """Return the step of a name.
+    """Return the step of a name, which may stand behind its node: `fusions.X`.
 
     Raises:
-        ConfigError: No row has that name; the hint holds the nearest ones.
+        ConfigError: No row has that name, and the hint holds the nearest ones; or rows of several nodes have it.
     """
-    for step in steps:
-        if step.name == name:
-            return step
-    known = {step.name.lower(): step.name for step in steps}
-    near = [known[found] for found in difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.6)]
-    names = ", ".join(step.name for step in steps) or "none"
+    found = [step for step in steps if name in (step.name, step.key, f"{step.node}.{step.name}")]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        keys = [step.key for step in found]
+        raise ConfigError(f"{len(found)} rows are named {name!r}", hint=f"say which: {' or '.join(keys)}")
+    known = {spelling.lower(): step.title for step in steps for spelling in (step.name, step.title)}
+    near = dict.fromkeys(known[word] for word in difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.6))
+    names = ", ".join(step.title for step in steps) or "none"
     hint = f"did you mean {' or '.join(near)}?" if near else f"there are {names}"
     raise ConfigError(f"no row is named {name!r}", hint=hint)
 
 
-def _about(note: str, name: str) -> bool:
-    heads = tuple(f"{root}.{name}{end}" for root in _ROOTS for end in (".", ":", " "))
-    return note.startswith(heads)
+def _about(note: str, step: Step) -> bool:
+    roots = ("kernels", "inherited") if step.node == "kernels" else (step.node,)
+    return note.startswith(tuple(f"{root}.{step.name}{end}" for root in roots for end in (".", ":", " ")))
 
 
 def _taken(step: Step) -> str:
-    """Return in words which modules the row takes."""
+    """Return in words what of a model the row takes."""
+    if step.node != "kernels":
+        return table.parts(step)
     match = step.match.to_dict() if step.match else {}
     said = " and ".join(f"{key} is {value}" for key, value in match.items())
     taken = f"modules whose {said}" if said else f"what is registered as {step.name}"

@@ -37,15 +37,14 @@ _HALF = re.compile("[\ud800-\udfff]")  # half a character, which JSON can spell
 
 
 class _Map(dict[str, Any]):
-    """An object of the file, with the keys that it holds twice."""
+    """An object of the file, with its keys and values as they are written: a key may be there twice."""
 
-    __slots__ = ("twice",)
+    __slots__ = ("pairs",)
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(pairs)
-        names = [name for name, _ in pairs]
-        "".join(names).encode()  # half a character fails here
-        self.twice = {name for name, count in Counter(names).items() if count > 1}
+        "".join(name for name, _ in pairs).encode()  # half a character fails here
+        self.pairs = pairs
 
 
 class Part:
@@ -54,8 +53,9 @@ class Part:
     def __init__(self, value: Any, path: str, known: Collection[str]) -> None:
         if not isinstance(value, _Map):
             raise wrong(path, shown(value), "a map")
-        self.data, self._path = value, path
-        for key in sorted(value.twice.intersection(known)):
+        self.data, self.pairs, self._path = value, value.pairs, path
+        written = Counter(name for name, _ in self.pairs)
+        for key in sorted(key for key in known if written[key] > 1):
             raise wrong(self.at(key), "there twice", "it once")
 
     def at(self, key: str) -> str:

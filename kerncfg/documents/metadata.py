@@ -1,7 +1,8 @@
 """Reads a build's metadata.json, and says whether the build suits a target whose kind of device it is for.
 
 The rules are those of the `kernels` library, release 0.17.2, whose parser is not Python; tests/peers compares the two.
-Stricter here: an `id` has to be a name; a part that is a map has to be written as one, and the whole file in UTF-8.
+Stricter here: an `id` has to be a name, a part that is a map has to be written as one, the whole file in UTF-8, and an
+address as git takes it.
 """
 
 from __future__ import annotations
@@ -46,9 +47,12 @@ _DEPENDENCY = ("repo-id", "version", "revision")
 _GIT = {"commit", "sha", "dirty"}
 
 _SCHEMES = ("https", "http", "git", "ssh", "git+ssh", "git+https", "git+http")
-_SCP = r"(?:[^:]*@)?[^@:\s]+:.+"  # git@host:path
+_NO_HOST = r"@:\0-\x20\x7f<>^|\[\]\\"  # what stands in no host's name
+_SCP = rf"(?:[^:]*@)?[^{_NO_HOST}]+:(?!//).+"  # git@host:path
 # What follows `https:`, nearly as browsers read it: who, a host, a port.
-_WEB = r"[/\\]*(?:[^/\\?#]*@)?(?:\[[0-9A-Fa-f:.]+\]|[^\s/\\?#@:%<>^|\[\]]+)(?::[0-9]{0,4}|:[0-5][0-9]{4})?(?:[/\\?#]|$)"
+_WEB = (
+    rf"[/\\]*(?:[^/\\?#]*@)?(?:\[[0-9A-Fa-f:.]+\]|[^/?#%{_NO_HOST}]+)(?::[0-9]{{0,4}}|:[0-5][0-9]{{4}})?(?:[/\\?#]|$)"
+)
 
 # What `python-depends` may name (kernels 0.17.2, python_depends.json), for any device or for one -> what is
 # installed for it, `None` where there is nothing to import.
@@ -217,7 +221,7 @@ def _minver(value: Any, path: str) -> str:
 
 
 def _git_url(value: Any, path: str) -> None:
-    address = text(value, path, expected="the address of a git repository").strip()
+    address = re.sub(r"[\t\r\n]", "", text(value, path, expected="the address of a git repository")).strip()
     scheme, colon, rest = address.partition(":")
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme):
         good = re.fullmatch(_SCP, address) is not None
@@ -233,8 +237,8 @@ def _digest(value: Any, path: str) -> None:
     part = Part(value, path, {"algorithm", "files"})
     part.read("algorithm", partial(text, pattern="sha256|sha512", expected="sha256 or sha512"))
     files = Part(part.read("files", anything), part.at("files"), ())
-    for name in files.data:
-        files.read(name, text)
+    for name, said in files.pairs:
+        text(said, files.at(name))
 
 
 def _dirty(value: Any, path: str) -> bool:

@@ -14,11 +14,23 @@ from kerncfg.documents.config import Trust
 from kerncfg.documents.difference import Difference, compare
 from kerncfg.documents.explanation import Explanation, explain, named
 from kerncfg.documents.lock import File, digest_of
-from kerncfg.documents.step import Bind, Choice, Keep, Kernel, ModePlan, Rejection, Step
+from kerncfg.documents.step import Attend, Bind, Choice, Fuse, Keep, Kernel, ModePlan, Rejection, Step
 from kerncfg.documents.target import Target
 from kerncfg.errors import IntegrityError, LockError
 
-__all__ = ["SCHEMA", "Bind", "Choice", "Keep", "Kernel", "ModePlan", "Plan", "Rejection", "Step"]
+__all__ = [
+    "SCHEMA",
+    "Attend",
+    "Bind",
+    "Choice",
+    "Fuse",
+    "Keep",
+    "Kernel",
+    "ModePlan",
+    "Plan",
+    "Rejection",
+    "Step",
+]
 
 SCHEMA = 1
 
@@ -44,9 +56,9 @@ class Plan:
         """SHA-256 over target, choices and code; not over origins, reasons or where a folder lies."""
         steps = [
             {
+                "node": step.node,
                 "name": step.name,
-                "match": step.match.to_dict() if step.match else None,
-                "exclude": list(step.exclude),
+                **step.taken(),
                 "fallback": step.fallback,
                 "modes": {
                     mode.value: [[*choice.kernel.identity(), dict(choice.conditions)] for choice in found.choices]
@@ -59,7 +71,7 @@ class Plan:
         return hashlib.sha256(_dump(data, indent=None).encode()).hexdigest()
 
     def __repr__(self) -> str:
-        swapped = sum(step.kind == "bind" for step in self.steps)
+        swapped = sum(step.kind != "keep" for step in self.steps)
         names = f"{swapped} of {len(self.steps)} names swapped"
         return f"<Plan {self.digest[:12]} for {self.target.device}: {names}>"
 
@@ -73,7 +85,7 @@ class Plan:
         """Return what one name runs in every mode, and why none of the others.
 
         Raises:
-            ConfigError: No row has that name; the hint holds the nearest ones.
+            ConfigError: No row has that name, and the hint holds the nearest ones; or rows of several nodes have it.
         """
         return explain(name, self.steps, self.target, self.notes)
 
@@ -85,7 +97,7 @@ class Plan:
         """Return the step of one name.
 
         Raises:
-            ConfigError: No row has that name; the hint holds the nearest ones.
+            ConfigError: No row has that name, and the hint holds the nearest ones; or rows of several nodes have it.
         """
         return named(name, self.steps)
 

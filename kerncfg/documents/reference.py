@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -13,7 +14,16 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from kerncfg.errors import ConfigError
 
-__all__ = ["INHERITED", "ORIGINAL", "KernelRef", "absolute", "is_folder", "is_relative", "parse_range"]
+__all__ = ["ATTENTION", "INHERITED", "ORIGINAL", "KernelRef", "absolute", "is_folder", "is_relative", "parse_range"]
+
+# What a model's own framework has for attention, each with the compiled package that it needs on CUDA, if any.
+ATTENTION: Mapping[str, str | None] = {
+    "eager": None,
+    "sdpa": None,
+    "flash_attention_2": "flash-attn",
+    "flash_attention_3": "flash-attn-3",
+    "flash_attention_4": "flash-attn-4",
+}
 
 # The forms of a reference, for messages.
 _SHAPES = "org/repo@v1:Name, ./dir:Name, python:package.module:Name, builtin:Name, original or inherited"
@@ -31,8 +41,9 @@ _ADDRESS = re.compile(r"(?:hf://|(?:\w+://)?[^/]+/)(?:kernels/)?([^/]+/[^/:@?#]+
 class KernelRef:
     """Where a kernel is; two references are equal if their parts are, however they were written.
 
-    `scheme` is `hub`, `path`, `python`, `builtin`, `original` or `inherited`. Of a Hub reference `revision`
-    is a branch, tag or commit and `version` a range; at most one is set.
+    `scheme` is `hub`, `path`, `python`, `builtin`, `original`, `inherited`, or `attention` for what the model's own
+    framework has under `name`. Of a Hub reference `revision` is a branch, tag or commit and `version` a range; at
+    most one is set.
     """
 
     scheme: str
@@ -44,6 +55,8 @@ class KernelRef:
     def __str__(self) -> str:
         if self.scheme in ("original", "inherited"):
             return self.scheme
+        if self.scheme == "attention":
+            return self.name or ""
         at = self.revision or self.version
         return self.place + (f"@{at}" if at else "") + (f":{self.name}" if self.name else "")
 
@@ -53,8 +66,8 @@ class KernelRef:
         return {"python": f"python:{self.location}", "builtin": "builtin"}.get(self.scheme, self.location)
 
     @classmethod
-    def parse(cls, text: str) -> Self:
-        """Read a reference in any of its forms.
+    def parse(cls, text: str, *, attention: bool = False) -> Self:
+        """Read a reference in any of its forms; for `attention` also a framework's own, and kernels without a name.
 
         Raises:
             ConfigError: The text is none of them; the hint shows the right spelling.
@@ -62,6 +75,10 @@ class KernelRef:
         text = text.strip()
         if text in ("original", "inherited"):
             return cls(scheme=text)
+        if text in ATTENTION:
+            if attention:
+                return cls(scheme="attention", name=text)
+            raise _refused(text, "this is an attention, which has rows of its own", f"write attention.default={text}")
         if "://" in text or text.startswith("www."):
             found = _ADDRESS.match(text)
             repository = found[1] if found else "org/repo"
@@ -69,33 +86,35 @@ class KernelRef:
         if text.startswith("builtin:"):
             return cls(scheme="builtin", name=_name(text, text.removeprefix("builtin:")))
         if text.startswith("python:"):
-            return cls._python(text)
+            return cls._python(text, named=not attention)
         if _PATH.match(text):
-            return cls._path(text)
-        return cls._hub(text)
+            return cls._path(text, named=not attention)
+        return cls._hub(text, ("original", "inherited", *(ATTENTION if attention else ())))
 
     @classmethod
-    def _python(cls, text: str) -> Self:
+    def _python(cls, text: str, *, named: bool) -> Self:
         module, colon, name = text.removeprefix("python:").partition(":")
         if not _MODULE.fullmatch(module):
             raise _refused(text, f"{module!r} is no module name", "write python:package.module:Name")
-        if not colon:
+        if not colon and named:
             raise _refused(text, "no kernel name after the module", f"write {text}:Name")
-        return cls(scheme="python", location=module, name=_name(text, name))
+        return cls(scheme="python", location=module, name=_name(text, name) if colon else None)
 
     @classmethod
-    def _path(cls, text: str) -> Self:
+    def _path(cls, text: str, *, named: bool) -> Self:
         location, colon, name = text.rpartition(":")
-        if not colon or (len(location) == 1 and _DRIVE.match(text)):
+        bare = not colon or (len(location) == 1 and _DRIVE.match(text) is not None)
+        if bare and named:
             raise _refused(text, "no kernel name after the folder", f"write {text}:Name")
+        location = text if bare else location
         if ":" in (location[2:] if _DRIVE.match(location) else location):
             raise _refused(text, "more than one ':' after the folder", "write ./dir:Name, with one name")
         trimmed = location.rstrip("/\\")
         root = not trimmed or trimmed.endswith(":")
-        return cls(scheme="path", location=location if root else trimmed, name=_name(text, name))
+        return cls(scheme="path", location=location if root else trimmed, name=None if bare else _name(text, name))
 
     @classmethod
-    def _hub(cls, text: str) -> Self:
+    def _hub(cls, text: str, words: Sequence[str]) -> Self:
         place, colon, name = text.partition(":")
         repository, at, revision = place.partition("@")
         if not text:
@@ -104,7 +123,7 @@ class KernelRef:
             hint = "write org/repo@v1:Name, or ./dir:Name for a folder"
             raise _refused(text, "a repository has no parent part", hint)
         if not _REPOSITORY.fullmatch(repository):
-            close = difflib.get_close_matches(text.lower(), ("original", "inherited"), n=1)
+            close = difflib.get_close_matches(text.lower(), words, n=1)
             hint = f"did you mean {close[0]}?" if close else f"write one of {_SHAPES}"
             raise _refused(text, f"{repository!r} is no repository (organisation/name)", hint)
         ref = cls(scheme="hub", location=repository, name=_name(text, name) if colon else None)
@@ -141,6 +160,11 @@ class KernelRef:
     def pinned(self) -> bool:
         """Whether the same code will be found tomorrow: anything but a Hub reference without a commit."""
         return self.scheme != "hub" or bool(self.revision and re.fullmatch(r"[0-9a-f]{40}", self.revision))
+
+    @property
+    def framework(self) -> bool:
+        """Whether the model and its framework have it already, so that there is no code to find, pin or trust."""
+        return self.scheme in ("original", "attention")
 
 
 ORIGINAL = KernelRef(scheme="original")

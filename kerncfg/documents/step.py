@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from kerncfg.documents.config import KernelRef, Match
+from kerncfg.documents.config import KernelRef, Match, Member
 from kerncfg.documents.target import Mode
 
 if TYPE_CHECKING:
     from kerncfg.documents.lock import File
 
-__all__ = ["Bind", "Choice", "Keep", "Kernel", "ModePlan", "Rejection", "Step"]
+__all__ = ["Attend", "Bind", "Choice", "Fuse", "Keep", "Kernel", "ModePlan", "Rejection", "Step"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class Kernel:
         """Build a kernel from plain data; `files` are those of each digest."""
         said = {key: data[key] for key in ("repository", "commit", "variant", "digest")}
         return cls(
-            reference=KernelRef.parse(data["reference"]),
+            reference=KernelRef.parse(data["reference"], attention=True),
             dependencies=tuple(cls.from_dict(needed, files) for needed in data["dependencies"]),
             files=files.get(data["digest"], ()),
             **said,
@@ -79,13 +79,15 @@ class Kernel:
 class Choice:
     """A kernel that was accepted: `conditions` only a module can answer, `needs` the target was found to meet.
 
-    `builds` has a verdict on each build that was there, by its name.
+    `builds` has a verdict on each build that was there, by its name. `asked` is where each attribute of
+    `conditions["when"]` was said: not always where the kernel was.
     """
 
     kernel: Kernel
     builds: Mapping[str, str] = field(default_factory=dict)
     conditions: Mapping[str, Any] = field(default_factory=dict)
     needs: Mapping[str, str] = field(default_factory=dict)
+    asked: Mapping[str, str | None] = field(default_factory=dict)
     origin: str | None
     reason: str
 
@@ -106,6 +108,7 @@ class Choice:
             "builds": dict(self.builds),
             "conditions": dict(self.conditions),
             "needs": dict(self.needs),
+            "asked": dict(self.asked),
             "origin": self.origin,
             "reason": self.reason,
         }
@@ -113,7 +116,7 @@ class Choice:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], files: Mapping[str, tuple[File, ...]]) -> Self:
         """Build a choice from plain data; `files` are those of each digest."""
-        said = {key: data[key] for key in ("builds", "conditions", "needs", "origin", "reason")}
+        said = {key: data[key] for key in ("builds", "conditions", "needs", "asked", "origin", "reason")}
         return cls(kernel=Kernel.from_dict(data, files), **said)
 
 
@@ -162,16 +165,43 @@ class ModePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What happens to one name, in every mode. `own` tells the user's rows from inherited ones."""
+    """What happens to one name, in every mode. `own` tells the user's rows from inherited ones.
+
+    `node` is `kernels`, `fusions` or `attention`; `members` is for fusions, `path` and `mask` are for attention.
+    """
 
     kind: ClassVar[str]
+    node: str = "kernels"
     name: str
     modes: Mapping[Mode, ModePlan]
+    members: tuple[Member, ...] = ()
+    path: str | None = None
+    mask: str | None = None
     match: Match | None = None
     exclude: tuple[str, ...] = ()
     fallback: str
     own: bool
     reason: str
+
+    @property
+    def key(self) -> str:
+        """The row as it is typed: `kernels.X`, `inherited.X`, `fusions.X` or `attention.X`."""
+        return f"{self.node if self.own else 'inherited'}.{self.name}"
+
+    @property
+    def title(self) -> str:
+        """The row as it is called among all others: a kernel's by its name alone, any other with its node."""
+        return self.name if self.node == "kernels" else self.key
+
+    def taken(self) -> dict[str, Any]:
+        """Return what the row takes of a model, beside what its name says, as plain data."""
+        return {
+            "match": self.match.to_dict() if self.match else None,
+            "exclude": list(self.exclude),
+            "members": [[member.name, member.path] for member in self.members],
+            "path": self.path,
+            "mask": self.mask,
+        }
 
     def kernels(self) -> set[Kernel]:
         """Return every distinct kernel that some mode may run."""
@@ -183,11 +213,11 @@ class Step:
         return {
             "name": self.name,
             "kind": self.kind,
+            "node": self.node,
             "own": self.own,
             "reason": self.reason,
             "fallback": self.fallback,
-            "match": self.match.to_dict() if self.match else None,
-            "exclude": list(self.exclude),
+            **self.taken(),
             "modes": {mode.value: found.to_dict() for mode, found in self.modes.items()},
         }
 
@@ -196,8 +226,12 @@ class Step:
         """Build a step of the right kind from plain data; `files` are those of each digest."""
         modes = {Mode(mode): ModePlan.from_dict(found, files) for mode, found in data["modes"].items()}
         return _KINDS[data["kind"]](
+            node=data["node"],
             name=data["name"],
             modes=modes,
+            members=tuple(Member(name=name, path=path) for name, path in data["members"]),
+            path=data["path"],
+            mask=data["mask"],
             match=Match.from_dict(data["match"]) if data["match"] else None,
             exclude=tuple(data["exclude"]),
             fallback=data["fallback"],
@@ -214,10 +248,24 @@ class Bind(Step):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Fuse(Step):
+    """In some mode the `members`, which stand beside each other in a model, become one kernel."""
+
+    kind: ClassVar[str] = "fuse"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attend(Step):
+    """In some mode the attention of the parts that `path` matches, or of the whole model, runs a kernel."""
+
+    kind: ClassVar[str] = "attend"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Keep(Step):
     """Every mode of this name runs the original."""
 
     kind: ClassVar[str] = "keep"
 
 
-_KINDS: dict[str, type[Step]] = {cls.kind: cls for cls in (Bind, Keep)}
+_KINDS: dict[str, type[Step]] = {cls.kind: cls for cls in (Bind, Fuse, Attend, Keep)}

@@ -14,7 +14,7 @@ from kerncfg.documents.target import Mode, Target
 if TYPE_CHECKING:
     from kerncfg.documents.step import Step
 
-__all__ = ["COLUMNS", "Line", "conditions", "heading", "kept", "lines", "markup", "modes", "text"]
+__all__ = ["COLUMNS", "Line", "conditions", "heading", "kept", "lines", "markup", "modes", "parts", "text"]
 
 COLUMNS = ("name", "runs", "in", "why", "said at")
 _FEW = 2  # reasons of inherited names that are told where the names are not
@@ -51,7 +51,7 @@ def lines(steps: Iterable[Step]) -> list[Line]:
 
 def kept(steps: Iterable[Step], *, names: bool = False) -> list[str]:
     """Return how many inherited names keep their original, and why; with `names` a sentence for each reason."""
-    quiet = [(step.name, _why_kept(step)) for step in steps if not _shown(step)]
+    quiet = [(step.title, _why_kept(step)) for step in steps if not _shown(step)]
     reasons = Counter(reason for _, reason in quiet)
     if names:
         told = {reason: ", ".join(name for name, why in quiet if why == reason) for reason in sorted(reasons)}
@@ -75,6 +75,15 @@ def conditions(said: Mapping[str, Any]) -> str:
     """Return in words what a module must answer; empty if nothing."""
     pairs = {**{key: value for key, value in said.items() if key != "when"}, **said.get("when", {})}
     return " and ".join(f"{key} is {' or '.join(map(str, values))}" for key, values in pairs.items())
+
+
+def parts(step: Step) -> str:
+    """Return in words what a fusion or a row of attention takes; empty for any other."""
+    if step.node == "fusions":
+        return " + ".join(map(str, step.members))
+    if step.node == "attention":
+        return f"attention of {step.path or 'the whole model'}, mask {step.mask}"
+    return ""
 
 
 def text(digest: str, target: Target, steps: Sequence[Step], notes: Sequence[str]) -> str:
@@ -129,5 +138,6 @@ def _lines(step: Step) -> Iterator[Line]:
             refused.setdefault(said, []).append(mode)
     for index, ((tone, runs, why, origin), found_modes) in enumerate([*choices.items(), *refused.items()]):
         where = modes(found_modes)
-        why = why.replace(_MODES, where)
-        yield Line(name=step.name, runs=runs, modes=where, why=why, origin=origin, tone=tone, first=not index)
+        taken = f"; {words}" if not index and (words := parts(step)) else ""
+        why = why.replace(_MODES, where) + taken
+        yield Line(name=step.title, runs=runs, modes=where, why=why, origin=origin, tone=tone, first=not index)

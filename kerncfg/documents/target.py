@@ -78,6 +78,7 @@ class Target:
 
     device: str
     capability: str | None
+    arch: str | None = None
     torch: str | None
     backend_version: str | None
     cxx11_abi: bool | None
@@ -86,7 +87,6 @@ class Target:
     macos: str | None
     python: str
     free_threaded: bool
-    arch: str | None = None
     packages: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def to_dict(self) -> dict[str, Any]:

@@ -96,7 +96,7 @@ def pin(
         return None if locked and ref.scheme == "hub" else _pin(ref, question, sources, made)
 
     pins: dict[KernelRef, Pin | None] = {}
-    asked = [ref.everything for ref in references if ref.scheme != "original"]
+    asked = [ref.everything for ref in references if not ref.framework]
     while new := [ref for ref in dict.fromkeys(asked) if ref not in pins]:
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="kerncfg-pin") as pool:
             pins |= zip(new, pool.map(one, new), strict=True)
@@ -149,16 +149,25 @@ def fetch(
     def bring(kernel: Kernel) -> None:
         try:
             source: Any = _source(kernel.reference.scheme, sources, made)
-            if not (absent and source.has(kernel)):
-                source.fetch(kernel, lambda size: progress(kernel, size))
+            source.fetch(kernel, lambda size: progress(kernel, size))
         except SourceError as error:
             failed[_build(kernel)] = error.message
 
-    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="kerncfg-fetch") as pool:
-        list(pool.map(bring, builds.values()))
+    lacking = [kernel for kernel in builds.values() if not (absent and _has(kernel, sources, made))]
+    if lacking:
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="kerncfg-fetch") as pool:
+            list(pool.map(bring, lacking))
     needs = ((kernel, map(_build, kernel.with_dependencies())) for kernel in wanted)
     reasons = {kernel: next((failed[build] for build in each if build in failed), None) for kernel, each in needs}
     return {kernel: reason for kernel, reason in reasons.items() if reason is not None}
+
+
+def _has(kernel: Kernel, sources: Mapping[str, str], made: dict[str, Source]) -> bool:
+    try:
+        source: Any = _source(kernel.reference.scheme, sources, made)
+        return bool(source.has(kernel))
+    except SourceError:  # fetching it says why
+        return False
 
 
 def reload(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -363,3 +364,87 @@ class LooksUp(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return functional.embedding(x, self.weight, sparse=True)
+
+
+class NarrowSum(_Norm):
+    """The squares are added up one after the other in bfloat16."""
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        total = torch.zeros_like(hidden_states[..., :1], dtype=torch.bfloat16)
+        for column in hidden_states.square().to(torch.bfloat16).unbind(-1):
+            total = total + column.unsqueeze(-1)
+        scale = torch.rsqrt(total.to(torch.float32) / hidden_states.shape[-1] + self.variance_epsilon)
+        return self.weight * (hidden_states.to(torch.float32) * scale).to(hidden_states.dtype)
+
+
+class WrongOddly(_Norm):
+    """The last of an odd number of rows is left as it was, as by a tile of two rows."""
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        result = self.weight * _norm(hidden_states, self.variance_epsilon)
+        if hidden_states.shape[-2] % 2 == 0:
+            return result
+        return torch.cat([result[..., :-1, :], hidden_states[..., -1:, :]], -2)
+
+
+class OverflowsFarOut(_Norm):
+    """The squares are taken in float16, which reaches 65504."""
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        square = hidden_states.to(torch.float16).square().to(torch.float32)
+        wide = hidden_states.to(torch.float32)
+        exact = wide.square()
+        far = square.isinf()
+        mean = torch.where(far, float("nan"), exact).mean(-1, keepdim=True)
+        return self.weight * (wide * torch.rsqrt(mean + self.variance_epsilon)).to(hidden_states.dtype)
+
+
+@functools.cache
+def _inductor() -> Any:
+    return torch.compile(lambda x, weight, eps: weight * _norm(x, eps), backend="inductor", dynamic=False)
+
+
+class Inductor(_Norm):
+    """Nothing: the original's arithmetic, as PyTorch's compiler writes it."""
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = _inductor()(hidden_states, self.weight, self.variance_epsilon)
+        return result
+
+
+class _GemmaNorm(nn.Module):
+    can_torch_compile = True
+    has_backward = True
+
+    weight: torch.Tensor
+    eps: float
+
+
+class ZeroCentered(_GemmaNorm):
+    """Nothing, for Gemma's norm."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        wide = x.to(torch.float32)
+        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
+        return (wide * scale * (1 + self.weight.to(torch.float32))).to(x.dtype)
+
+
+class OffsetMissing(_GemmaNorm):
+    """The weight is taken for itself, and not for its distance from one."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.weight * _norm(x, self.eps)
+
+
+class Attends(nn.Module):
+    """Nothing, for a layer that attends with a mask."""
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return functional.scaled_dot_product_attention(x, x, x, attn_mask=mask)
+
+
+class IgnoresMask(nn.Module):
+    """The mask is ignored."""
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return functional.scaled_dot_product_attention(x, x, x)

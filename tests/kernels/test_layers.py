@@ -19,7 +19,16 @@ from torch import nn
 import kerncfg.kernels
 from kerncfg.kernels import _path, layers
 
-Layer: TypeAlias = type[layers.RMSNorm] | type[layers.SwiGLUMLP]
+Layer: TypeAlias = (
+    type[layers.ForCausalLMLoss]
+    | type[layers.GeGLUMLP]
+    | type[layers.GemmaRMSNorm]
+    | type[layers.LayerNorm]
+    | type[layers.RMSNorm]
+    | type[layers.RMSNormMLP]
+    | type[layers.RotaryPosEmb]
+    | type[layers.SwiGLUMLP]
+)
 
 CLASSES: list[Layer] = [getattr(layers, name) for name in layers.__all__]
 FOLDER = Path(kerncfg.kernels.__file__).parent
@@ -37,7 +46,13 @@ def test_a_layer_is_a_forward_and_two_flags(layer: Layer) -> None:
 @pytest.mark.parametrize(
     ("layer", "attributes"),
     [
+        (layers.ForCausalLMLoss, set()),
+        (layers.GeGLUMLP, {"gate_proj", "up_proj", "down_proj", "act_fn"}),
+        (layers.GemmaRMSNorm, {"weight", "eps"}),
+        (layers.LayerNorm, {"normalized_shape", "weight", "bias", "eps"}),
         (layers.RMSNorm, {"weight", "variance_epsilon"}),
+        (layers.RotaryPosEmb, set()),
+        (layers.RMSNormMLP, {"weight", "variance_epsilon", "gate_up_weight", "gate_up_bias", "down_proj"}),
         (layers.SwiGLUMLP, {"gate_proj", "up_proj", "down_proj"}),
     ],
 )
@@ -86,20 +101,37 @@ import sys
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from kerncfg.kernels import triton_rms_norm, triton_swiglu
+from kerncfg.kernels import triton_cross_entropy, triton_geglu, triton_halves, triton_layer_norm
+from kerncfg.kernels import triton_rms_norm, triton_rotary, triton_swiglu
+
+FLOATS = ("rstd_ptr", "partial_ptr", "mean_ptr", "loss_ptr", "peak_ptr", "log_ptr", "dw_ptr", "db_ptr")
+KNOWN = dict.fromkeys(FLOATS, "*fp32") | {"eps": "fp32", "label_ptr": "*i64", "ignored": "i64"}
+
+
+def variants(kernel):
+    "What a kernel is specialised on: its switches, and whether a LayerNorm has a weight and a bias."
+    sizes = {a: s for a, s in {"height": 2, "width": 1024, "back": True}.items() if a in kernel.arg_names}
+    switches = [a for a in ("zero_centered", "tanh") if a in kernel.arg_names]
+    yield from (sizes | {a: value for a in switches} for value in ((False, True) if switches else (False,)))
+    if "b_ptr" in kernel.arg_names or "db_ptr" in kernel.arg_names:
+        absent = {a: None for a in ("w_ptr", "b_ptr", "dw_ptr", "db_ptr") if a in kernel.arg_names}
+        yield sizes | absent
+
 
 for target in (GPUTarget("cuda", 90, 32), GPUTarget("hip", "gfx942", 64)):
-    for module in (triton_rms_norm, triton_swiglu):
+    norms = (triton_layer_norm, triton_rms_norm)
+    for module in (triton_cross_entropy, triton_geglu, triton_halves, *norms, triton_rotary, triton_swiglu):
         for name, kernel in vars(module).items():
             if not (name.startswith("_") and "_kernel" in name):
                 continue
-            sizes = {a: s for a, s in {"height": 2, "width": 1024}.items() if a in kernel.arg_names}
-            types = {a: "*bf16" if a.endswith("_ptr") else "i32" for a in kernel.arg_names}
-            known = {"rstd_ptr": "*fp32", "partial_ptr": "*fp32", "eps": "fp32"}
-            types |= {a: t for a, t in known.items() if a in types} | dict.fromkeys(sizes, "constexpr")
-            source = ASTSource(kernel, types, sizes)
-            triton.compile(source, target=target, options={"num_warps": 4, "enable_fp_fusion": True})
-            sys.stdout.write(f"{target.arch} {name}\\n")
+            for constants in variants(kernel):
+                types = {a: "*bf16" if a.endswith("_ptr") else "i32" for a in kernel.arg_names}
+                if module is triton_cross_entropy:
+                    types |= {"g_ptr": "*fp32"} if "g_ptr" in types else {}
+                types |= {a: t for a, t in KNOWN.items() if a in types} | dict.fromkeys(constants, "constexpr")
+                source = ASTSource(kernel, types, constants)
+                triton.compile(source, target=target, options={"num_warps": 4, "enable_fp_fusion": True})
+                sys.stdout.write(f"{target.arch} {name} {constants}\\n")
 """
 
 
@@ -110,4 +142,4 @@ def test_the_compiler_takes_every_kernel_for_nvidia_and_amd(tmp_path: Path) -> N
     environment["TRITON_CACHE_DIR"] = str(tmp_path)
     done = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) == 2 * 5
+    assert len(done.stdout.splitlines()) == 2 * (2 + 2 * 2 + 3 * 2 + 3 * 2 + 1 + 2 + 2)

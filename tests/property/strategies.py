@@ -117,7 +117,37 @@ policies = st.fixed_dictionaries(
         "require_pin": st.booleans(),
     }
 )
-documents = st.builds(document, mappings, mappings, enabled=st.booleans(), trust=trusts, policy=policies)
+parts = st.sampled_from(["a.norm", "a.mlp", "a.*"])
+frameworks = st.sampled_from(["sdpa", "eager", "flash_attention_2", "flash_attention_3", "flash_attention_4"])
+attentions = frameworks | kernels | st.lists(frameworks | kernels | st.none(), min_size=1, max_size=3)
+attention_rows = attentions | st.builds(
+    lambda devices, rest: {**devices, **rest},
+    st.dictionaries(devices, attentions | st.dictionaries(st.just("training"), attentions, min_size=1), min_size=1),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "path": words,
+            "mask": st.sampled_from(["auto", "sdpa"]),
+            "torch": ranges(),
+            "fallback": st.sampled_from(["original", "error"]),
+        },
+    ),
+)
+fusion_rows = st.none() | st.builds(
+    lambda members, devices: {"members": members, **devices},
+    st.lists(st.tuples(words, parts).map(list), min_size=1, max_size=3, unique_by=lambda pair: pair[1]),
+    st.dictionaries(devices, kernels | st.lists(kernels | st.none(), min_size=1, max_size=2), min_size=1),
+)
+documents = st.builds(
+    document,
+    mappings,
+    mappings,
+    enabled=st.booleans(),
+    trust=trusts,
+    policy=policies,
+    fusions=st.dictionaries(st.sampled_from(NAMES), fusion_rows, max_size=2),
+    attention=st.dictionaries(st.sampled_from(NAMES), attention_rows, max_size=2),
+)
 
 # Rows of one's own in which nothing is switched off: kernels for some modes of some devices.
 kernel_lists = st.lists(kernels, min_size=1, max_size=3)

@@ -46,8 +46,12 @@ def normalised(document: Mapping[str, Any]) -> Config:
 
 
 def may_fall_back(found: Config) -> Config:
-    rows = {name: replace(row, fallback="original") for name, row in found.rows.items()}
-    return replace(found, rows=rows)
+    return replace(
+        found,
+        rows={name: replace(row, fallback="original") for name, row in found.rows.items()},
+        fusions={name: replace(row, fallback="original") for name, row in found.fusions.items()},
+        attention={name: replace(row, fallback="original") for name, row in found.attention.items()},
+    )
 
 
 @law

@@ -10,7 +10,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["ADAPTERS", "Adapter", "LayerClass", "Site", "Sites", "adapter_for"]
+__all__ = ["ADAPTERS", "Adapter", "Function", "LayerClass", "Site", "Sites", "adapter_for"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Function:
+    """A function that the forward of a class calls by name.
+
+    `called` is the name that the forward has for it, `name` what the class declares it to be registered as. `inherited`
+    is what a base says beyond the one whose `forward` runs, which says nothing of this forward.
+    """
+
+    called: str
+    function: Callable[..., Any]
+    name: str | None
+    inherited: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -18,7 +32,8 @@ class LayerClass:
     """What modules of one class can be taken for.
 
     `classes` is the class and its bases up to the one whose `forward` runs, `name` what one of these is registered
-    as. `inherited` is the name of a base beyond: its forward does not run, so the name alone says nothing.
+    as. `inherited` is the name of a base beyond: its forward does not run, so the name alone says nothing. `functions`
+    are what this forward calls.
     """
 
     cls: type[nn.Module]
@@ -27,6 +42,7 @@ class LayerClass:
     inherited: str | None
     forward: Callable[..., Any]
     condition: Callable[[nn.Module], bool] | None
+    functions: tuple[Function, ...] = ()
 
 
 class Site(NamedTuple):

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from types import FunctionType
 from typing import Any, TypeVar
 
 from torch import nn
 
-from kerncfg.applier.adapters import LayerClass, Sites
+from kerncfg.applier.adapters import Function, LayerClass, Sites
+from kerncfg.applier.adapters.registrations import marked
+from kerncfg.applier.called import called
 
 __all__ = ["TorchAdapter", "compiled", "kernel_layer", "unwrapped"]
 
@@ -58,20 +61,53 @@ class TorchAdapter:
         end = next(index for index, base in enumerate(mro) if "forward" in vars(base)) + 1
         if mro[end - 1] is nn.Module or _is_function(cls):
             return None
+        forward = _of_class(cls, "forward")
         return LayerClass(
             cls=cls,
             classes=mro[:end],
             name=next(filter(None, map(self.registered, mro[:end])), None),
             inherited=next(filter(None, map(self.registered, mro[end:])), None),
-            forward=_of_class(cls, "forward"),
+            forward=forward,
             condition=_of_class(cls, _KERNELS_CONDITION),
+            functions=self.functions(mro, end, forward),
         )
+
+    def functions(self, mro: tuple[type, ...], end: int, forward: Any) -> tuple[Function, ...]:
+        """Return what a forward calls by name; the classes before `end` speak for it, those beyond do not."""
+        calls = called(forward)
+        if not calls:
+            return ()
+        # The nearest class is the last to say a name.
+        own, beyond = (
+            {name: text for cls in reversed(part) for name, text in self.declared(cls, calls).items()}
+            for part in (mro[:end], mro[end:])
+        )
+        return tuple(
+            Function(called=name, function=function, name=own.get(name), inherited=beyond.get(name))
+            for name, function in calls.items()
+        )
+
+    def declared(self, cls: type, calls: Mapping[str, Callable[..., Any]]) -> Mapping[str, str]:
+        """Return which of the functions that a forward calls this very class declares, and their registered names."""
+        functions = _kernelized(vars(cls).get("__init__"))
+        names = {name: marked(value) for name, value in calls.items() if any(value is known for known in functions)}
+        return {name: text for name, text in names.items() if text is not None}
 
     def registered(self, cls: type) -> str | None:
         """Return the name that this very class, not a base, is registered under."""
         found = vars(cls)
         name = found.get(_MARKER) or found.get(_KERNELS_MARKER)
         return name if isinstance(name, str) else None
+
+
+def _kernelized(init: Any) -> list[Any]:
+    """Return the functions that `use_kernelized_func` of the `kernels` library, which wraps `__init__`, was given."""
+    found: list[Any] = []
+    while isinstance(init, FunctionType) and init.__module__.partition(".")[0] == "kernels":
+        cells = [cell.cell_contents for cell in init.__closure__ or ()]
+        found += [value for cell in cells if isinstance(cell, tuple) for value in cell]
+        init = next((cell for cell in cells if isinstance(cell, FunctionType)), None)
+    return found
 
 
 def _of_class(cls: type, name: str) -> Any:

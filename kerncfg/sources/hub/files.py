@@ -66,8 +66,13 @@ def bring(hub: Hub, kernel: Kernel, progress: Callable[[int], None] = lambda siz
         except BaseException as error:
             failed.append(error)
 
-    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="kerncfg-files") as pool:
-        list(pool.map(one, kernel.files))
+    lacking = [file for file in kernel.files if fault(folder / checked(file.path, kernel.place), file)]
+    for file in kernel.files:
+        if file not in lacking:
+            progress(file.size)
+    if lacking:
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="kerncfg-files") as pool:
+            list(pool.map(one, lacking))
     if failed:
         raise failed[0]
     named = {file.path for file in kernel.files}

@@ -1,0 +1,126 @@
+"""Makes the layout of a fused kernel, and lets it read the members' tensors where they live."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from kerncfg.applier.arguments import Unknown, arguments, names_of
+from kerncfg.applier.bind import bound
+from kerncfg.applier.layouts import Scheme, Unfit, companion, scheme
+from kerncfg.applier.stacking import Kept, Source, Stack, following, link, twin
+
+if TYPE_CHECKING:
+    from kerncfg.applier.converting import Converted
+
+__all__ = ["Stacks", "around", "connect", "lay_out", "stack_key"]
+
+_CPU = torch.default_generator
+
+# By the places of the parameters in it: the ids of their modules, and their names there.
+Stacks = dict[tuple[tuple[int, str], ...], Stack]
+
+
+def stack_key(found: Scheme, stocks: Sequence[str]) -> tuple[tuple[int, str], ...]:
+    """Return what tells the stack of some parameters from others."""
+    return tuple((id(owner), name) for owner, name in (found.slots[stock] for stock in stocks))
+
+
+def lay_out(
+    code: Any, members: Sequence[nn.Module], paths: Sequence[str], root: nn.Module | None
+) -> tuple[nn.Module, Scheme]:
+    """Make the layout of a kernel, and find out where its tensors come from; random numbers are left as they were.
+
+    Raises:
+        Unfit: It cannot be made of these members.
+    """
+    cls: Any = companion(code)
+    names = names_of(cls, members) or []
+    try:
+        given = arguments(cls, members)
+        with _randomness(members), torch.inference_mode(False):
+            layout = cls(**given) if isinstance(given, Mapping) else cls(*given)
+    except Unknown as name:
+        raise Unfit(f"{cls.__name__} wants {name}, and what that was cannot be told from the module") from None
+    except Exception as error:
+        raise Unfit(f"{cls.__name__}({', '.join(names)}) raised {type(error).__name__}: {error}") from error
+    try:
+        return layout, scheme(layout, members, names, paths, root)
+    except Unfit as reason:
+        raise Unfit(f"{cls.__name__}: {reason}") from None
+
+
+@contextmanager
+def _randomness(members: Sequence[nn.Module]) -> Iterator[None]:
+    """Put back the state of the random numbers that initialising parameters draws: `fork_rng`, without its cost."""
+    devices = {tensor.device for member in members for tensor in member.parameters() if tensor.device.type == "cuda"}
+    generators = [_CPU, *(torch.cuda.default_generators[device.index or 0] for device in devices)]
+    before = [(generator, generator.get_state()) for generator in generators]
+    try:
+        yield
+    finally:
+        for generator, state in before:
+            generator.set_state(state)
+
+
+def connect(
+    layout: nn.Module,
+    found: Scheme,
+    stacks: Stacks,
+    converted: Sequence[Converted],
+    members: Sequence[nn.Module],
+) -> None:
+    """Let a layout read every tensor where it lives."""
+    first = members[0]
+    sources: dict[str, Source] = {own: Kept(found.slots[stock]) for own, stock in found.kept.items()}
+    for own, stocks in found.stacked.items():
+        sources[own] = stacks[stack_key(found, stocks)]
+    for one in converted:
+        sources |= {own: home for own, home in zip(one.targets, one.readers(), strict=True)}
+    inside = {id(part) for member in members for part in member.modules()}
+    mine = _mine(layout, inside)
+    by_owner: dict[int, dict[str, Source]] = {}
+    for own, source in sources.items():
+        slot = found.own[own]
+        by_owner.setdefault(id(slot.owner), {})[slot.name] = source
+    for module in mine:
+        if id(module) in by_owner:
+            link(module, by_owner[id(module)], first)
+        for name, child in module._modules.items():
+            if child is not None and any(child is member for member in members):
+                module._modules[name] = twin(child, first, _is_ours)
+    following(mine, first)
+
+
+def _mine(layout: nn.Module, inside: set[int]) -> list[nn.Module]:
+    """Return the modules that the layout made itself."""
+    found = [layout]
+    for module in found:
+        found += [
+            child
+            for child in module._modules.values()
+            if child is not None and id(child) not in inside and not any(child is known for known in found)
+        ]
+    return found
+
+
+def _is_ours(key: str) -> bool:
+    return key.startswith("_kerncfg") or key in ("forward", "train", "eval", "__getstate__", "_apply")
+
+
+def around(part: nn.Module) -> str | None:
+    """Say what is on a module that a kernel would pass by: a hook, an adapter, a wrapped forward."""
+    entries = part.__dict__
+    made = bound(part)
+    if "forward" in entries and (made is None or entries["forward"] is not made.current):
+        return "a forward set on the instance"
+    if "base_layer" in entries["_modules"]:
+        return f"an adapter, {type(part).__qualname__},"
+    if "parametrizations" in entries["_modules"]:
+        return "a parametrization"
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return "hooks" if any(entries.get(name) for name in hooks) else None

@@ -1,0 +1,1 @@
+"""Other tools' ways of saying which kernel runs where, to documents and back."""

@@ -1,0 +1,51 @@
+"""Where the text behind an override's `=` is cut."""
+
+from __future__ import annotations
+
+import pytest
+
+from kerncfg.compiler.brackets import quoted, spaced, unclosed
+
+
+@pytest.mark.parametrize(
+    ("text", "apart"),
+    [
+        ("{kernel:a/b:C}", "{kernel: a/b:C}"),
+        ("{kernel:'a/b@>=2,<3:C',version: 3}", "{kernel: 'a/b@>=2,<3:C', version: 3}"),
+        ("{cuda: {kernel:a/b:C}}", "{cuda: {kernel: a/b:C}}"),
+        ("{cuda:{kernel:a/b:C}}", "{cuda: {kernel: a/b:C}}"),
+        ("[a/b:C, {kernel:d/e:F}]", "[a/b:C, {kernel: d/e:F}]"),
+        ("{kernel:${kernels.Y},lone}", "{kernel: ${kernels.Y}, lone}"),
+    ],
+)
+def test_a_colon_behind_a_key_gets_its_blank(text: str, apart: str) -> None:
+    assert spaced(text) == apart
+    assert spaced(apart) == apart
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a/b:C",
+        "{cuda:{kernel: a/b:C}}",
+        "{cuda:[a/b:C]}",
+        "{a:}",
+        "{a: ,b}",
+        "[a/b:C]",
+        "[]",
+        "{}",
+        "'{kernel:a}'",
+        "{a",
+    ],
+)
+def test_what_a_file_reads_alike_stays_as_it_is(text: str) -> None:
+    assert spaced(text) == text
+
+
+def test_a_quote_in_a_text_is_escaped_as_hydra_reads_it() -> None:
+    assert quoted("it's") == "'it\\'s'"
+
+
+@pytest.mark.parametrize(("text", "closing"), [("[a, {b: c", "}]"), ("[a}", ""), ("['a", ""), ("[a]", "")])
+def test_what_is_left_open_can_be_closed(text: str, closing: str) -> None:
+    assert unclosed(text) == closing

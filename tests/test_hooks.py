@@ -1,0 +1,117 @@
+"""The hooks for pre-commit, run by pre-commit on a repository that has them from this one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kerncfg.cli import program
+
+CHECKOUT = Path(__file__).parent.parent
+HOOKS: list[dict[str, Any]] = yaml.safe_load((CHECKOUT / ".pre-commit-hooks.yaml").read_text("utf-8"))
+EXAMPLES = {
+    "conf/kernels/mine.yaml": True,
+    "kernels/mine.yaml": True,
+    "conf/experiment/fast.yaml": True,
+    "conf/config.yaml": False,
+    ".github/workflows/ci.yaml": False,
+    "kernels/mine.py": False,
+}
+
+
+def test_the_hooks_are_those_two() -> None:
+    assert [hook["id"] for hook in HOOKS] == ["kerncfg-validate", "kerncfg-lock-check"]
+    assert all(hook["language"] == "system" for hook in HOOKS)
+
+
+def test_the_first_runs_a_command_that_there_is() -> None:
+    assert HOOKS[0]["entry"].split()[1] in program.commands
+
+
+@pytest.mark.parametrize("path", EXAMPLES)
+def test_the_files_are_those_of_the_groups(path: str) -> None:
+    import re
+
+    assert bool(re.search(HOOKS[0]["files"], path)) is EXAMPLES[path]
+
+
+class Repository:
+    """A git repository with the validate hook, in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "work"
+        self.folder.mkdir()
+        self.environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
+            "PRE_COMMIT_HOME": str(folder / "cache"),
+            "PATH": f"{_scripts(folder)}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "GIT_CONFIG_GLOBAL": os.devnull,
+            "PYTHONPATH": str(CHECKOUT),
+        }
+        hooks = folder / "hooks"
+        hooks.mkdir()
+        shutil.copy(CHECKOUT / ".pre-commit-hooks.yaml", hooks)
+        self.git("init", "-q", at=hooks)
+        self.git("add", "-A", at=hooks)
+        self.git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "hooks", at=hooks)
+        commit = self.git("rev-parse", "HEAD", at=hooks).stdout.strip()
+        self.git("init", "-q")
+        self.write(
+            ".pre-commit-config.yaml",
+            f"repos:\n  - repo: {hooks}\n    rev: {commit}\n    hooks: [{{id: kerncfg-validate}}]\n",
+        )
+
+    def write(self, name: str, text: str) -> None:
+        file = self.folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+
+    def git(self, *words: str, at: Path | None = None) -> subprocess.CompletedProcess[str]:
+        return self.call("git", *words, at=at or self.folder, check=True)
+
+    def call(self, *words: str, at: Path, check: bool = False) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            words, cwd=at, env=self.environment, capture_output=True, text=True, timeout=120, check=check
+        )
+
+    def run(self) -> subprocess.CompletedProcess[str]:
+        self.git("add", "-A")
+        return self.call(sys.executable, "-m", "pre_commit", "run", "--all-files", at=self.folder)
+
+
+def _scripts(folder: Path) -> Path:
+    """Give a folder with a `kerncfg` that is this checkout's, installed or not."""
+    scripts = folder / "bin"
+    scripts.mkdir()
+    script = scripts / "kerncfg"
+    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m kerncfg "$@"\n', encoding="utf-8")
+    script.chmod(0o755)
+    return scripts
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    pytest.importorskip("pre_commit")
+    return Repository(tmp_path)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the script that stands for kerncfg is a shell's")
+def test_a_fault_stops_the_commit_with_its_place_and_its_mending_lets_it_through(repository: Repository) -> None:
+    repository.write("conf/kernels/mine.yaml", "RMSNorm:\n  cdua: builtin:RMSNorm\n")
+    repository.write("conf/experiment/fast.yaml", "# @package _global_\nkernels: {RMSNorm: builtin:RMSNorm}\n")
+    repository.write("other.yaml", "cdua: 1\n")
+    done = repository.run()
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "conf/kernels/mine.yaml:2:3: RMSNorm.cdua: unknown key `cdua`" in done.stdout
+    assert "did you mean cuda?" in done.stdout
+    repository.write("conf/kernels/mine.yaml", "RMSNorm:\n  cuda: builtin:RMSNorm\n")
+    done = repository.run()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "kerncfg validate" in done.stdout and "Passed" in done.stdout
