@@ -170,7 +170,11 @@ _REFERENCES: Mapping[str, tuple[str, ...]] = {
 _PLAN_FILES: Mapping[str, tuple[str, ...]] = {
     "no-plan": ("…: holds a …, not a plan", "…: is no plan, it has no …", "…: not JSON (…)"),
     "plan-format": ("the plan has format …, this kerncfg reads …",),
-    "plan-edited": ("the plan's content has digest …, the file says …",),
+    "plan-edited": (
+        "the plan's content has digest …, the file says …",
+        "the files of a build have digest …, the plan says …",
+        "the plan has commit … and build …, needed 40 hexadecimal digits and the name of a folder",
+    ),
     "another-machine": ("the plan does not fit this machine: …",),
 }
 
@@ -182,6 +186,7 @@ _REASONS: Mapping[str, tuple[str, ...]] = {
     "not-pinned": ("policy.require_pin needs a commit of 40 digits, found …",),
     "no-build-fits": (
         "no build fits: …",
+        "; no version has one, looked at …",
         "built for …, the target is …",
         "built for … …, the target has …",
         "built with the … ABI, the target's torch uses …",
@@ -216,7 +221,52 @@ _REASONS: Mapping[str, tuple[str, ...]] = {
         "the row takes nothing inherited",
         "…: a map takes the place of …, said at …",
     ),
-    "lock": ("the lock does not hold it: `kerncfg lock` asks for what it lacks",),
+    "lock": (
+        "the lock does not hold it: `kerncfg lock` asks for what it lacks",
+        "the lock has format …, this kerncfg reads …",
+        "the files of build … have digest …, the lock says …",
+        "build … is none, needed a name such as torch-cuda",
+        "no entry of a kernels.lock: …",
+        "…: …: …, and … more faults",
+        "… stays as it is: …",
+        "… is neither a row with Hub kernels nor a repository",
+    ),
+}
+
+_HUB: Mapping[str, tuple[str, ...]] = {
+    "moved": ("… moved to …, and …", "… is said to be at …, needed a kernel repository of this Hub"),
+    "no-answer": (
+        "the Hub at … gave no answer about …, needed …: …",
+        "HF_HUB_OFFLINE is set, and … is not in the cache, …",
+        "huggingface_hub was offline when it was imported and asks nothing, needed …",
+        "answered …, needed the JSON of a Hub",
+        "as last resolved, for …",
+    ),
+    "the-hub-says-no": (
+        "… has no such revision, needed …",
+        "… is gated, …",
+        "the token that was sent was rejected, needed …",
+        "… is private or does not exist, …",
+        "access to … is forbidden, …",
+        "there is no kernel repository …",
+        "too many requests, needed …",
+        "HF_TOKEN holds a blank or a character beyond ASCII, …",
+        "; it has …",
+        "; there is a kernel repository …",
+        "; there is a … of that name, and kernels are in repositories of type kernel",
+    ),
+    "files-of-a-build": (
+        "… is broken in the cache: …, and HF_HUB_OFFLINE is set",
+        "… came broken from the Hub, twice: …",
+        "… cannot be kept in …: …",
+        "… holds …, which commit … has not",
+        "… has a file …, whose name leads out of its folder, needed a plain path",
+        "the plan has no files of build …, needed to load it",
+        "build … has no …, needed to import it",
+        "found nothing, needed … bytes",
+        "found … bytes, needed …",
+        "found … …, needed …",
+    ),
 }
 
 _APPLYING: Mapping[str, tuple[str, ...]] = {
@@ -490,6 +540,7 @@ _PARTS = (
     _PLAN_FILES,
     _MODELS,
     _REASONS,
+    _HUB,
     _APPLYING,
     _EVIDENCE,
     _GENERAL,
