@@ -45,7 +45,7 @@ def norms(hub: TestHub) -> Repository:
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Waits that last no time, and how long each would have been."""
     found: list[float] = []
-    monkeypatch.setattr("kerncfg.sources.hub.asking.time.sleep", found.append)
+    monkeypatch.setattr(time, "sleep", found.append)
     return found
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import kerncfg
-from kerncfg.errors import TrustError
+from kerncfg.errors import KerncfgWarning, TrustError
 from tests.hub import kernels
 from tests.hub.kernels import ACME, TRUSTED
 from tests.hubbing import planned, row
@@ -55,7 +55,8 @@ def test_a_kernel_that_fails_costs_its_requests_once(hub: TestHub, fault: str) -
     plan = planned(row(f"{TRUSTED}/failing-{fault}@v1"))
     refused = hub.fault("resolve.*layers", status=404, code="EntryNotFound", times=None) if fault == "file" else None
     layers = model()
-    with hub.log.expect(2):  # its code, metadata was there
+    # Its code; the metadata was there.
+    with hub.log.expect(2), pytest.warns(KerncfgWarning, match="no module runs one"):
         bindings = kerncfg.apply(plan, layers)
     assert bindings.report.counts["kept"] == 40
     with hub.log.expect(0):
@@ -74,7 +75,7 @@ def test_a_hub_that_is_switched_off_after_the_plan_runs_nothing(hub: TestHub, mo
     plan = planned(row(f"{TRUSTED}/switched@v1"))
     monkeypatch.setenv("USE_HUB_KERNELS", "0")
     layers = model(2)
-    with hub.log.expect(0):
+    with hub.log.expect(0), pytest.warns(KerncfgWarning, match="no module runs one"):
         report = kerncfg.apply(plan, layers).report
     assert report.counts["kept"] == 2 and "switched off by USE_HUB_KERNELS" in report.rows[0].reason
     assert layers(torch.ones(1)).item() == 1

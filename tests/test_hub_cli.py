@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 NORMS = f"{TRUSTED}/norms"
 SMALL = (
-    "model.config.num_hidden_layers=2", "model.config.hidden_size=64", "model.config.intermediate_size=96",
+    "model.config.num_hidden_layers=1", "model.config.hidden_size=64", "model.config.intermediate_size=96",
     "model.config.head_dim=16", "model.config.vocab_size=128", "model.sequence=16",
 )  # fmt: skip
 
@@ -59,6 +59,21 @@ def test_one_lock_plans_for_five_machines_without_a_network(hub: TestHub, tmp_pa
     assert hub.log.count() == 0
 
 
+RMS = (*CPU, f"kernels.RMSNorm.cpu={NORMS}@v2:RMSNorm")
+
+
+def run(capsys: pytest.CaptureFixture[str]) -> Any:
+    """Run in this process, which has torch already."""
+    assert main(["run", "--json", *RMS, *SMALL]) == 0
+    (made,) = json.loads(capsys.readouterr().out)["runs"]
+    return made
+
+
+def planned_commit(made: Any) -> tuple[str, str]:
+    choice = made["plan"]["steps"][0]["modes"]["inference"]["choices"][0]
+    return choice["commit"], choice["variant"]
+
+
 def test_a_run_fetches_verifies_and_reports_with_commit_and_build(
     norms: Repository,
     hub: TestHub,
@@ -66,32 +81,35 @@ def test_a_run_fetches_verifies_and_reports_with_commit_and_build(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # in this process, which has torch already
-
-    def run(*words: str) -> Any:
-        assert main(["run", "--json", *words]) == 0
-        (made,) = json.loads(capsys.readouterr().out)["runs"]
-        return made
-
-    words = (*CPU, f"kernels.RMSNorm.cpu={NORMS}@v2:RMSNorm", *SMALL)
-    made = run(*words)
-    commit = norms.branches["v2"]
+    monkeypatch.chdir(tmp_path)
+    made = run(capsys)
     swapped = [each for each in made["report"]["rows"] if each["status"] == "swapped"]
-    assert len(swapped) == 9
+    assert len(swapped) == 5
     assert {each["kernel"] for each in swapped} == {f"{NORMS}@v2:RMSNorm"}
-    choice = made["plan"]["steps"][0]["modes"]["inference"]["choices"][0]
-    assert (choice["commit"], choice["variant"]) == (commit, "torch-cpu")
+    assert planned_commit(made) == (norms.branches["v2"], "torch-cpu")
     assert made["verification"]["rows"] and all(each["passed"] for each in made["verification"]["rows"])
     assert hub.log.kinds() == {"refs": 1, "tree": 1, "resolve": 3}
+
+
+@pytest.mark.slow
+def test_a_second_run_asks_once_and_with_a_lock_not_at_all(
+    norms: Repository,
+    hub: TestHub,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(capsys)
     hub.log.clear()
-    run(*words)
+    run(capsys)
     assert hub.log.kinds() == {"refs": 1}
-    assert main(["lock", *words[:3]]) == 0
+    assert main(["lock", *RMS]) == 0
     capsys.readouterr()
     hub.log.clear()
+    commit = norms.branches["v2"]
     kernels.move(norms, "v2", 24)  # whatever happens there
-    again = run(*words)
-    assert again["plan"]["steps"][0]["modes"]["inference"]["choices"][0]["commit"] == commit
+    assert planned_commit(run(capsys)) == (commit, "torch-cpu")
     assert hub.log.count() == 0
 
 

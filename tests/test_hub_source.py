@@ -400,7 +400,7 @@ def test_what_is_not_trusted_is_not_asked_for_advice(hub: TestHub) -> None:
 @pytest.mark.parametrize(
     ("metadata", "reason"),
     [
-        (b"{", "metadata.json"),
+        (b"{", "metadata.json is no JSON"),
         ({"python-depends": ["einops", "nki"]}, "nki"),
         ({"kernels-minver": "9.0.0"}, "9.0.0"),
         ({"kernel-depends": [{"repo-id": "../../x", "version": 1}]}, "kernel-depends: '../../x'"),

@@ -81,7 +81,7 @@ def test_a_lock_is_read_back_and_its_bytes_are_stable(tmp_path: Path) -> None:
     read = Lock.from_dict(json.loads(text))
     assert read.to_json() == text
     assert list(read.hub()) == list(made.hub()) and len(read.pins) == 2
-    assert Lock(pins=dict(reversed([*made.pins.items()]))).to_json() == text
+    assert Lock(pins=dict(reversed(list(made.pins.items())))).to_json() == text
     validate(json.loads(text), "lock")
 
 

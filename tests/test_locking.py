@@ -64,7 +64,7 @@ def test_what_nobody_trusts_is_recorded_and_not_asked_about(hub: TestHub) -> Non
     assert "trust.publishers.acme=true" in str(pin.reason)
     assert made(NONE, row(f"{ACME}/norms@v1"), trust=[ACME]).pins
     flagged = f"kernels.X={{cpu: {{kernel: '{ACME}/norms@v1:Scale', trust_remote_code: true}}}}"
-    assert next(iter(made(NONE, flagged).hub())).releases
+    assert next(made(NONE, flagged).hub()).releases
 
 
 @pytest.mark.parametrize("name", ["Scale", NORMS])

@@ -222,34 +222,6 @@ def test_a_choice_is_asked_again_of_the_machine_at_hand(
     assert unfit(Choice(kernel=kernel, needs=needs, origin=None, reason="chosen"), target()) == reason
 
 
-@pytest.mark.parametrize(
-    ("name", "said", "reason"),
-    [
-        ("sdpa", {"device": "cpu"}, None),
-        ("eager", {"device": "rocm"}, None),
-        ("flash_attention_2", {"packages": {"flash-attn": "2.8.3"}}, None),
-        ("flash_attention_2", {}, "needs the compiled package flash-attn, the target has none"),
-        (
-            "flash_attention_3",
-            {"packages": {"flash-attn": "2.8.3"}},
-            "needs the compiled package flash-attn-3, the target has none",
-        ),
-        (
-            "flash_attention_4",
-            {"device": "rocm", "packages": {"flash-attn-4": "4.0.0"}},
-            "the compiled package flash-attn-4 is for cuda, the target is rocm",
-        ),
-    ],
-)
-def test_the_frameworks_attention_needs_a_package_and_no_consent(name: str, said: Any, reason: str | None) -> None:
-    ref = KernelRef.parse(name, attention=True)
-    asked = request(**said)
-    reasons = (check(Candidate(ref=ref), Pin(ref=ref), asked) for check in CHECKS)
-    assert next(filter(None, reasons), None) == reason
-    choice = Choice(kernel=Kernel(reference=ref), origin=None, reason="")
-    assert unfit(choice, target(**said)) == reason
-
-
 def test_what_a_redirect_leads_to_needs_consent_of_its_own() -> None:
     release = Release(commit=COMMIT, repository="acme/norms", builds=(build(None),))
     found = Pin(ref=KernelRef.parse(A), releases=(release,))
@@ -290,3 +262,31 @@ def test_b14_a_missing_build_names_the_newest_version_that_has_one() -> None:
 
 def test_the_version_that_was_asked_about_is_no_advice() -> None:
     assert "v1 has" not in versions("v1", v1=("torch-cuda",))
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "reason"),
+    [
+        ("sdpa", {"device": "cpu"}, None),
+        ("eager", {"device": "rocm"}, None),
+        ("flash_attention_2", {"packages": {"flash-attn": "2.8.3"}}, None),
+        ("flash_attention_2", {}, "needs the compiled package flash-attn, the target has none"),
+        (
+            "flash_attention_3",
+            {"packages": {"flash-attn": "2.8.3"}},
+            "needs the compiled package flash-attn-3, the target has none",
+        ),
+        (
+            "flash_attention_4",
+            {"device": "rocm", "packages": {"flash-attn-4": "4.0.0"}},
+            "the compiled package flash-attn-4 is for cuda, the target is rocm",
+        ),
+    ],
+)
+def test_the_frameworks_attention_needs_a_package_and_no_consent(name: str, said: Any, reason: str | None) -> None:
+    ref = KernelRef.parse(name, attention=True)
+    asked = request(**said)
+    reasons = (check(Candidate(ref=ref), Pin(ref=ref), asked) for check in CHECKS)
+    assert next(filter(None, reasons), None) == reason
+    choice = Choice(kernel=Kernel(reference=ref), origin=None, reason="")
+    assert unfit(choice, target(**said)) == reason

@@ -163,8 +163,11 @@ def fetch(
 
 
 def _has(kernel: Kernel, sources: Mapping[str, str], made: dict[str, Source]) -> bool:
-    source: Any = _source(kernel.reference.scheme, sources, made)
-    return bool(source.has(kernel))
+    try:
+        source: Any = _source(kernel.reference.scheme, sources, made)
+        return bool(source.has(kernel))
+    except SourceError:  # fetching it says why
+        return False
 
 
 def reload(
