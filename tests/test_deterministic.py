@@ -141,7 +141,7 @@ def test_a_failure_while_binding_puts_everything_back(monkeypatch: pytest.Monkey
     def fail(*_: Any) -> None:
         raise RuntimeError("half way")
 
-    monkeypatch.setattr("kerncfg.applier.apply._bind", fail)
+    monkeypatch.setattr("kerncfg.applier.settle._bind", fail)
     with pytest.raises(RuntimeError, match="half way"):
         fixed(model, "builtin:RMSNorm")
 

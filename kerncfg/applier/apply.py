@@ -17,15 +17,17 @@ from typing import TYPE_CHECKING, Any, Self
 from torch import nn
 from torch.jit import ScriptModule
 
-from kerncfg.applier.adapters import Site, Sites, adapter_for
+from kerncfg.applier import attention
+from kerncfg.applier.adapters import Site, adapter_for
 from kerncfg.applier.adapters.torch import compiled, unwrapped, walk
-from kerncfg.applier.bind import Owner, bind, bound, is_plain, running, unbind, unbind_all
-from kerncfg.applier.decide import Decided, Decisions
+from kerncfg.applier.bind import Owner, bound, unbind_all
 from kerncfg.applier.deterministic import Hold, hold, notes, release, release_all
-from kerncfg.applier.findings import Findings, check
-from kerncfg.applier.functions import FunctionDecisions, FunctionSite, counted, function_claims
-from kerncfg.applier.match import Claim, claims
+from kerncfg.applier.functions import counted, function_claims
+from kerncfg.applier.fuse import unfuse
+from kerncfg.applier.match import claims
 from kerncfg.applier.report import Report, ReportRow
+from kerncfg.applier.settle import Settled, settle
+from kerncfg.applier.telling import rows_of
 from kerncfg.documents.plan import Plan
 from kerncfg.documents.target import Mode
 from kerncfg.errors import ApplyError, ConflictError
@@ -33,6 +35,7 @@ from kerncfg.errors import ApplyError, ConflictError
 if TYPE_CHECKING:
     from kerncfg.applier.bind import Edit
     from kerncfg.applier.bound import Bound
+    from kerncfg.applier.decide import Decided
     from kerncfg.documents.plan import Kernel, Step
 
 __all__ = ["Binding", "Bindings", "Report", "ReportRow", "apply", "revert"]
@@ -56,41 +59,25 @@ def apply(plan: Plan, model: nn.Module, mode: Mode | str | None = None, compile:
     _check_plan(plan, model)
     root = _root(model)
     modes = _modes(mode, compile, model)
-    owner = Owner.of(", ".join(step.name for step in plan.steps if step.kind == "bind") or "no kernel")
+    owner = Owner.of(", ".join(step.title for step in plan.steps if step.kind != "keep") or "no kernel")
     with _collector_paused():
-        sites = adapter_for(root).sites(root)
-        taken = claims(sites, plan.steps)
-        decisions = Decisions(plan, modes, owner)
-        called = function_claims(sites, plan.steps)
-        steps = {id(claim[0]): claim[0] for claim in taken if claim is not None}
-        decisions.admit([*{**steps, **{id(one.claim[0]): one.claim[0] for one in called}}.values()], root)
-        decided = decisions.decide(sites, taken)
-        functions = FunctionDecisions(decisions).decide_functions(called, decided, taken) if called else []
-        findings = check(plan, sites, taken, decided, functions, decisions.hints)
+        settled = settle(plan, root, modes, owner)
         held = hold(plan, model, owner.number)
         try:
-            _bind(sites.modules, decided, _edited(functions))
+            settled.do(root)
         except BaseException:
             release(held)
             raise
-    return Bindings(
-        plan=plan,
-        model=model,
-        owner=owner,
-        modes=modes,
-        sites=sites,
-        claims=taken,
-        decided=decided,
-        functions=functions,
-        findings=replace(findings, notes=(*findings.notes, *notes(plan))),
-        held=held,
-    )
+    settled.findings = replace(settled.findings, notes=(*settled.findings.notes, *notes(plan)))
+    return Bindings(plan=plan, model=model, settled=settled, held=held)
 
 
 def revert(model: nn.Module) -> None:
     """Give every module of a model its own forward back, whoever applied what to it; copies and parts too."""
+    attention.revert(model)
     modules = walk(model)[1]
     for module in modules:
+        unfuse(module)
         unbind_all(module)
     release_all(set(map(id, modules)))
 
@@ -131,29 +118,10 @@ class Binding:
 class Bindings:
     """What one apply did to a model, and the way back: `revert()`, or the end of a `with`."""
 
-    def __init__(
-        self,
-        *,
-        plan: Plan,
-        model: nn.Module,
-        owner: Owner,
-        modes: tuple[Mode, Mode],
-        sites: Sites,
-        claims: list[Claim | None],
-        decided: list[Decided | None],
-        functions: list[FunctionSite],
-        findings: Findings,
-        held: Hold | None = None,
-    ) -> None:
+    def __init__(self, *, plan: Plan, model: nn.Module, settled: Settled, held: Hold | None = None) -> None:
         self.plan = plan
         self.model = model
-        self._owner = owner
-        self._modes = modes
-        self._sites = sites
-        self._claims = claims
-        self._decided = decided
-        self._functions = functions
-        self._findings = findings
+        self._settled = settled
         self._held = held
 
     def __enter__(self) -> Self:
@@ -167,14 +135,14 @@ class Bindings:
         except ConflictError as conflict:
             if error is None:
                 raise
-            for made, edit in reversed(list(self._edits())):  # what was applied later stays on, over the original
-                made.drop(edit)
-            release(self._held)
+            self._undo()  # what was applied later stays on, over the original
             error.add_note(f"kerncfg: {conflict.message}; kerncfg.revert(model) takes that back too")
 
     def __repr__(self) -> str:
         counts = self.report.counts
-        return f"<Bindings of {self._owner}: {', '.join(f'{count} {status}' for status, count in counts.items())}>"
+        return (
+            f"<Bindings of {self._settled.owner}: {', '.join(f'{count} {status}' for status, count in counts.items())}>"
+        )
 
     @cached_property
     def sites(self) -> tuple[Binding, ...]:
@@ -184,13 +152,13 @@ class Bindings:
             for site, step, decided in self._records()
             if decided.swaps
         ]
-        called = [(one, *counted(one)) for one in self._functions if one.decided.swaps]
+        called = [(one, *counted(one)) for one in self._settled.functions if one.decided.swaps]
         found += [
             self._binding(one.site, one.step, one.decided, forwards, kind="function", calls=lambda it=counter: it.calls)
             for one, forwards, counter in called
         ]
         if called:
-            places = {path: place for place, path in enumerate(self._sites.paths)}
+            places = {path: place for place, path in enumerate(self._settled.sites.paths)}
             found.sort(key=lambda binding: places[binding.path])
         return tuple(found)
 
@@ -199,25 +167,21 @@ class Bindings:
             path=site.path,
             name=step.name,
             module=site.module,
-            kernels=dict(zip(self._modes, decided.edit.kernels, strict=True)),
-            forwards=dict(zip(self._modes, forwards, strict=True)),
+            kernels=dict(zip(self.modes, decided.edit.kernels, strict=True)),
+            forwards=dict(zip(self.modes, forwards, strict=True)),
             **more,
         )
 
     @property
     def modes(self) -> tuple[Mode, Mode]:
         """The modes that the kernels follow, when not training and when training: the same one twice if it is fixed."""
-        return self._modes
+        return self._settled.modes
 
     @property
     def report(self) -> Report:
         """Every site as it is now: what its present mode runs, or that it was reverted, or added, since."""
-        rows = [self._row(site, step, decided, decided.edit) for site, step, decided in self._records()]
-        rows += [self._row(one.site, one.step, one.decided, one.edit, "function") for one in self._functions]
-        if self._functions:
-            places = {path: place for place, path in enumerate(self._sites.paths)}
-            rows.sort(key=lambda row: places[row.path])
-        found = self._findings
+        rows = list(rows_of(self._settled))
+        found = self._settled.findings
         try:
             rows += self._added()
         except ConflictError as error:
@@ -227,7 +191,7 @@ class Bindings:
     def _added(self) -> Iterator[ReportRow]:
         """Yield a row for each module that came into the model since, and that the plan has a kernel for."""
         root = _root(self.model)
-        known = set(map(id, self._sites.modules))
+        known = set(map(id, self._settled.sites.modules))
         if all(id(module) in known for module in walk(root)[1]):
             return
         sites = adapter_for(root).sites(root)
@@ -235,7 +199,7 @@ class Bindings:
         functions = [(one.place, one.claim, "function") for one in function_claims(sites, self.plan.steps)]
         for place, (step, excluding), kind in sorted((*layers, *functions), key=lambda found: found[0]):
             if excluding is None and step.kind == "bind" and id(sites.modules[place]) not in known:
-                mode = self._modes[sites.modules[place].training]
+                mode = self._settled.modes[sites.modules[place].training]
                 yield ReportRow(
                     path=sites.paths[place],
                     name=step.name,
@@ -244,41 +208,20 @@ class Bindings:
                     kernel=None,
                     mode=mode.value,
                     reason="added after apply; apply again to cover it",
-                    modes={mode.value: "original" for mode in self._modes},
+                    modes={mode.value: "original" for mode in self._settled.modes},
                 )
 
     def _records(self) -> Iterator[tuple[Site, Step, Decided]]:
-        for place, (claim, decided) in enumerate(zip(self._claims, self._decided, strict=True)):
+        settled = self._settled
+        for place, (claim, decided) in enumerate(zip(settled.claims, settled.decided, strict=True)):
             if claim is not None and decided is not None:
-                yield self._sites[place], claim[0], decided
+                yield settled.sites[place], claim[0], decided
 
     def _edits(self) -> Iterator[tuple[Bound, Edit]]:
         """Yield the edits that are still there, each with what it is part of."""
-        for module, decided in zip(self._sites.modules, self._decided, strict=True):
-            if decided is not None and (made := bound(module)) is not None and made.has(decided.edit):
-                yield made, decided.edit
-        for module, edit in _edited(self._functions):
+        for module, edit in self._settled.edits():
             if (made := bound(module)) is not None and made.has(edit):
                 yield made, edit
-
-    def _row(self, site: Site, step: Step, decided: Decided, edit: Edit | None, kind: str = "layer") -> ReportRow:
-        training = site.module.training
-        runs, changed = running(site.module, edit) if decided.swaps and edit is not None else (training, None)
-        verdict = decided.verdicts[training if runs is None else runs]
-        status, kernel, reason = verdict.status, verdict.kernel, changed or verdict.reason
-        if runs is None:
-            status, kernel = "kept", None
-        kernels = zip(self._modes, decided.edit.kernels, strict=True)
-        return ReportRow(
-            path=site.path,
-            name=step.name,
-            kind=kind,
-            status=status,
-            kernel=str(kernel.reference) if kernel is not None else None,
-            mode=self._modes[training].value,
-            reason=reason,
-            modes={mode.value: str(found.reference) if found else "original" for mode, found in kernels},
-        )
 
     def revert(self) -> None:
         """Give the modules back what they ran before; twice is harmless.
@@ -286,49 +229,25 @@ class Bindings:
         Raises:
             ConflictError: Something was applied later to the same model, and is still on.
         """
-        mine = list(self._edits())
-        for module in walk(self.model)[1] if mine else ():
+        owner, attended = self._settled.owner, self._settled.attended
+        for module in walk(self.model)[1] if any(self._edits()) else ():
             made = bound(module)
-            if made is not None and made.edit.owner.number > self._owner.number:
+            if made is not None and made.edit.owner.number > owner.number:
                 raise ConflictError(
-                    f"{self._owner} cannot be reverted while {made.edit.owner} is on this model",
+                    f"{owner} cannot be reverted while {made.edit.owner} is on this model",
                     hint="revert in reverse order, or all at once with kerncfg.revert(model)",
                 )
-        for made, edit in reversed(mine):
+        if attended is not None:
+            attended.revert()
+        self._undo()
+
+    def _undo(self) -> None:
+        for made, edit in reversed(list(self._edits())):
             made.drop(edit)
+        for one in reversed(self._settled.fusions):
+            if one.fusion is not None:
+                one.fusion.revert()
         release(self._held)
-
-
-def _edited(functions: Sequence[FunctionSite]) -> list[tuple[nn.Module, Edit]]:
-    """Return the modules whose forward calls other functions, each once, with its edit."""
-    edits = ((one.site.module, one.edit) for one in functions if one.edit is not None)
-    return list({id(module): (module, edit) for module, edit in edits}.values())
-
-
-def _bind(
-    modules: Sequence[nn.Module],
-    outcomes: Sequence[Decided | None],
-    functions: Sequence[tuple[nn.Module, Edit]],
-) -> None:
-    """Edit every module that gets a kernel, or whose kernel of an earlier apply is not this one's."""
-    count = 0
-    plain: dict[type, bool] = {}
-    try:
-        for module, decided in zip(modules, outcomes, strict=True):
-            count += 1
-            if decided is not None and (decided.swaps or bound(module) is not None):
-                if (cls := type(module)) not in plain:
-                    plain[cls] = is_plain(cls)
-                bind(module, decided.edit, plain[cls])
-        for module, edit in functions:
-            bind(module, edit)
-    except BaseException:
-        for module, edit in reversed(functions):
-            unbind(module, edit)
-        for module, decided in zip(reversed(modules[:count]), reversed(outcomes[:count]), strict=True):
-            if decided is not None:
-                unbind(module, decided.edit)
-        raise
 
 
 def _check_plan(plan: Any, model: Any) -> None:

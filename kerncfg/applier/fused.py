@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from kerncfg.applier.bind import Edit, Owner, bind, bound, unbind
 from kerncfg.applier.connecting import Stacks, around, connect, lay_out, stack_key
+from kerncfg.applier.edits import FUSION as ENTRY
 from kerncfg.applier.stacking import Stack
 from kerncfg.errors import ApplyError
 from kerncfg.sources import reload
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ENTRY", "Fusion", "Pair", "Prepared"]
 
-ENTRY = "_kerncfg_fusion"
 _APPLY = "_apply"
 
 Pair = tuple[Any, Any]  # of the class or kernel when not training, and when training; `None` is the original
