@@ -149,6 +149,8 @@ def test_a_config_as_data_parts_what_is_own_from_what_was_inherited() -> None:
             "fallback": "original",
             "strict": False,
             "require_pin": False,
+            "deterministic": False,
+            "seed": None,
             "verify": {"on_fail": "report"},
         },
     }
