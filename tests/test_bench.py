@@ -202,7 +202,6 @@ def test_a_model_that_does_not_generate_and_one_that_fails_at_it_are_measured_wi
     with applied(model, matched("Faithful")) as bindings:
         assert bench(bindings, inputs, seconds=QUICK).generation is None
     loaded = qwen3()
-    loaded.model.config.use_cache = False
 
     def forgetting(_: nn.Module, __: Any, given: Any, result: Any) -> Any:
         if given.get("use_cache"):

@@ -45,7 +45,7 @@ def process_left_alone() -> Iterator[None]:
 
 def everything() -> tuple[Any, ...]:
     cudnn = torch.backends.cudnn
-    state = numpy.random.get_state()
+    state: Any = numpy.random.get_state()
     flags = (torch.get_deterministic_debug_mode(), cudnn.deterministic, cudnn.benchmark)
     return (*flags, random.getstate(), torch.get_rng_state(), state[0], torch.from_numpy(state[1].astype("int64")))
 
@@ -237,4 +237,4 @@ def test_the_packaged_policy_is_the_default_with_two_words_changed() -> None:
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.__name__)
 def test_every_bundled_kernel_declares_what_it_is(kernel: type[nn.Module]) -> None:
-    assert kernel.deterministic is True
+    assert vars(kernel)["deterministic"] is True

@@ -16,8 +16,6 @@ import pytest
 
 CHECKOUT = Path(__file__).parent.parent
 
-pytestmark = pytest.mark.slow
-
 # Two of Liger's operations ask for a device's library, and the interpreter takes constants for doubles.
 SHIM = """
 import numpy as np, triton.language as tl, triton.runtime.interpreter as ti
@@ -32,7 +30,8 @@ def _convert(value):
 
 
 ti._implicit_cvt = _convert
-import triton.language.extra.cuda.libdevice as second, triton.language.extra.libdevice as first, triton.language.math as third
+import triton.language.extra.cuda.libdevice as second, triton.language.extra.libdevice as first
+import triton.language.math as third
 
 first.rsqrt = second.rsqrt = lambda x: 1.0 / tl.sqrt(x)
 first.tanh = second.tanh = third.tanh = lambda x: 2 * tl.sigmoid(2 * x) - 1

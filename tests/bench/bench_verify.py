@@ -1,10 +1,10 @@
 """What verification costs beside the model: time in forwards and backwards, memory in one layer's activations.
 
-    python tests/bench/bench_verify.py [--layers 28] [--sequence 64]
+    python tests/bench/bench_verify.py [--layers 28] [--sequence 128] [--hidden 256]
 
-A Qwen3 of 28 narrow layers in float32, with the bundled norm and rotary function on every one of them. Each ratio is the
-median of runs that alternate with the model's own forward and backward, so that a busy machine slows both alike. Memory is
-what PyTorch's allocations on the CPU come to at their highest, as its profiler counts them.
+A Qwen3 of 28 narrow layers in float32, with the bundled norm and rotary function on every one of them. Each ratio is
+the median of runs that alternate with the model's own forward and backward, so that a busy machine slows both alike.
+Memory is what PyTorch's allocations on the CPU come to at their highest, as its profiler counts them.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def main() -> int:
     """Print every ratio, and return 1 if one is over its limit."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--layers", type=int, default=28)
-    parser.add_argument("--sequence", type=int, default=256)
-    parser.add_argument("--hidden", type=int, default=512)
+    parser.add_argument("--sequence", type=int, default=128)
+    parser.add_argument("--hidden", type=int, default=256)
     asked = parser.parse_args()
     loaded = model(asked.layers, asked.sequence, asked.hidden)
     with kerncfg.kernelize(loaded.model, *ROWS) as bindings:
