@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from torch import nn
+
 from kerncfg.applier.bind import Edit, Owner, bind, bound, unbind
 from kerncfg.applier.connecting import Stacks, around, connect, lay_out, stack_key
 from kerncfg.applier.edits import FUSION as ENTRY
@@ -23,13 +25,12 @@ from kerncfg.sources import reload
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
 
     from kerncfg.applier.converting import Converted
     from kerncfg.applier.groups import Group
     from kerncfg.documents.plan import Kernel
 
-__all__ = ["ENTRY", "Fusion", "Pair", "Prepared"]
+__all__ = ["ENTRY", "Fusion", "Members", "Pair", "Prepared"]
 
 _APPLY = "_apply"
 
@@ -150,11 +151,7 @@ class Fusion:
 
     def original(self, *arguments: Any, **keywords: Any) -> Any:
         """Run what the members computed before: each class's own forward, on what the one before returned."""
-        first, *others = self.members
-        result = type(first).forward(first, *arguments, **keywords)
-        for member in others:
-            result = type(member).forward(member, result)
-        return result
+        return _in_turn(self.members, *arguments, **keywords)
 
     def make(self) -> None:
         """Do every edit; on an error none of them stays."""
@@ -283,6 +280,34 @@ class Fusion:
         self.layouts, self.stacks = (None, None), ()
         self.awaited = True
         self.complete()
+
+
+class Members(nn.Module):
+    """The members of a fusion by their names, beside the model: what they computed before it, as one module."""
+
+    @classmethod
+    def of(cls, fusion: Fusion) -> Members:
+        """Hold a fusion's members."""
+        made = cls()
+        for path, member in zip(fusion.paths, fusion.members, strict=True):
+            made.add_module(path.rpartition(".")[2], member)
+        return made
+
+    def members(self) -> tuple[nn.Module, ...]:
+        """Return the members, in the order in which they are called."""
+        return tuple(self.children())
+
+    def forward(self, *arguments: Any, **keywords: Any) -> Any:
+        """Run each class's own forward, on what the one before returned."""
+        return _in_turn(self.members(), *arguments, **keywords)
+
+
+def _in_turn(members: Sequence[nn.Module], *arguments: Any, **keywords: Any) -> Any:
+    first, *others = members
+    result = type(first).forward(first, *arguments, **keywords)
+    for member in others:
+        result = type(member).forward(member, result)
+    return result
 
 
 class _Applied:
