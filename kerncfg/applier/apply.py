@@ -24,6 +24,8 @@ from kerncfg.applier.bind import Edit, Owner, bind, bound, unbind, unbind_all
 from kerncfg.applier.functions import function_claims
 from kerncfg.applier.fuse import unfuse
 from kerncfg.applier.fused import Members
+from kerncfg.applier.fusing import fusion_groups
+from kerncfg.applier.groups import inner
 from kerncfg.applier.match import claims
 from kerncfg.applier.report import Report, ReportRow
 from kerncfg.applier.settle import Settled, settle
@@ -186,7 +188,7 @@ class Bindings:
         found = self._settled.findings
         try:
             rows += self._added()
-        except ConflictError as error:
+        except ApplyError as error:
             found = replace(found, notes=(*found.notes, f"added after apply: {error.message}"))
         return Report(rows=tuple(rows), notes=found.notes, idle=found.idle, absent=found.absent)
 
@@ -197,21 +199,36 @@ class Bindings:
         if all(id(module) in known for module in walk(root)[1]):
             return
         sites = adapter_for(root).sites(root)
-        layers = [(place, claim, "layer") for place, claim in enumerate(claims(sites, self.plan.steps)) if claim]
+        taken = claims(sites, self.plan.steps)
+        fused: dict[int, Step] = {}
+        for step, own in fusion_groups(root, sites, self.plan.steps, taken).values():
+            new = [group for group in own if any(id(module) not in known for module in group.modules)]
+            fused |= {id(group.modules[0]): step for group in new}
+            known.update(id(module) for group in new for module in group.modules)
+            known.update(part for group in new for part in inner(group))
+        layers = [(place, claim, "layer") for place, claim in enumerate(taken) if claim]
         functions = [(one.place, one.claim, "function") for one in function_claims(sites, self.plan.steps)]
-        for place, (step, excluding), kind in sorted((*layers, *functions), key=lambda found: found[0]):
+        for place, (step, excluding), kind in (*layers, *functions):
             if excluding is None and step.kind == "bind" and id(sites.modules[place]) not in known:
-                mode = self._settled.modes[sites.modules[place].training]
-                yield ReportRow(
-                    path=sites.paths[place],
-                    name=step.name,
-                    kind=kind,
-                    status="kept",
-                    kernel=None,
-                    mode=mode.value,
-                    reason="added after apply; apply again to cover it",
-                    modes={mode.value: "original" for mode in self._settled.modes},
-                )
+                yield self._late(sites.paths[place], sites.modules[place], step.name, kind)
+        for place, module in enumerate(sites.modules):
+            if id(module) in fused and fused[id(module)].kind == "fuse":
+                yield self._late(sites.paths[place], module, fused[id(module)].name, "fusion")
+        if self._settled.attended is not None:
+            for late, name, found in self._settled.attended.added(root):
+                yield self._late(late.path, late.module, name, "attention", f", it finds the attention {found!r}")
+
+    def _late(self, path: str, module: nn.Module, name: str, kind: str, finds: str = "") -> ReportRow:
+        return ReportRow(
+            path=path,
+            name=name,
+            kind=kind,
+            status="kept",
+            kernel=None,
+            mode=self._settled.modes[module.training].value,
+            reason=f"added after apply{finds}; apply again to cover it",
+            modes={mode.value: "original" for mode in self._settled.modes},
+        )
 
     def _records(self) -> Iterator[tuple[Site, Step, Decided]]:
         settled = self._settled
