@@ -92,6 +92,7 @@ def test_outputs_and_gradients_are_those_of_the_original_in_every_mode(mode: Mod
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own
 def test_inductor_gives_the_same(four: kerncfg.Plan) -> None:
     model, own = qwen(), logits(qwen())
     with apply(four, model, compile=True):

@@ -19,6 +19,7 @@ from torch import nn
 from kerncfg.applier.bind import Edit, Owner, bind, bound, unbind
 from kerncfg.applier.connecting import Stacks, around, connect, lay_out, stack_key
 from kerncfg.applier.edits import FUSION as ENTRY
+from kerncfg.applier.groups import named_parts
 from kerncfg.applier.stacking import Stack
 from kerncfg.errors import ApplyError
 from kerncfg.sources import reload
@@ -137,7 +138,7 @@ class Fusion:
         self.converted = prepared.converted
         self.config = prepared.config
         self.notes = prepared.notes
-        self.parts = {id(part) for member in self.members for part in member.modules()}
+        self.parts = {id(part) for parts in prepared.group.parts for _, part in parts}
         self.awaited = False  # whether this is a copy whose members are not all there
         self.edits = tuple(
             _FuseEdit(owner, _forwards(self.codes, place == 0), self.kernels, place == 0)
@@ -176,9 +177,11 @@ class Fusion:
 
     def _owners(self, member: nn.Module) -> list[nn.Module]:
         """Return the parts of a member that have a stacked parameter."""
-        parts = {id(part) for part in member.modules()}
-        owners = {id(slot.owner): slot.owner for stack in self.stacks for slot in stack.slots}
-        return [owner for key, owner in owners.items() if key in parts]
+        parts = {id(part) for _, part in named_parts(member)}
+        return [owner for owner in self._all_owners() if id(owner) in parts]
+
+    def _all_owners(self) -> list[nn.Module]:
+        return list({id(slot.owner): slot.owner for stack in self.stacks for slot in stack.slots}.values())
 
     def revert(self) -> None:
         """Let every member run its own forward, on parameters in memory of their own; twice is harmless."""
@@ -192,10 +195,10 @@ class Fusion:
                     del member.__dict__[_APPLY]
                 else:
                     member.__dict__[_APPLY] = applied.prior
-            for owner in self._owners(member):
-                hooks = owner.__dict__["_load_state_dict_post_hooks"]
-                for key in [key for key, hook in hooks.items() if isinstance(hook, _Loaded) and hook.fusion is self]:
-                    del hooks[key]
+        for owner in self._all_owners():
+            hooks = owner.__dict__["_load_state_dict_post_hooks"]
+            for key in [key for key, hook in hooks.items() if isinstance(hook, _Loaded) and hook.fusion is self]:
+                del hooks[key]
         for stack in self.stacks:
             stack.split()
         for converted in reversed(self.converted):
