@@ -20,13 +20,16 @@ import torch
 
 import kerncfg
 from kerncfg.applier.apply import apply, revert
+from kerncfg.applier.decide import Decisions
 from kerncfg.applier.settle import Settled
 from kerncfg.documents.target import Mode
-from kerncfg.errors import ApplyError, ConflictError
+from kerncfg.errors import ApplyError, ConflictError, ContractError, KerncfgWarning
+from kerncfg.evidence.verify import verify
 from tests import attending, kinds
 from tests.attending import TOLERANCE
 from tests.attention_kernels import seen
 from tests.kinds import ATTENTION, FUSED, NORM, ROTARY, SITES, gradients, logits, plan, qwen, state
+from tests.subjects import POLICY
 
 
 @pytest.fixture(scope="module")
@@ -578,3 +581,264 @@ def test_rows_that_cannot_stand_together_are_refused_before_any_edit(
     rows: tuple[str, ...], error: type[Exception], words: str
 ) -> None:
     _unless(error, words)(rows)
+
+
+# Candidates, conditions and fallback
+
+
+def test_the_next_candidate_serves_where_the_first_cannot() -> None:
+    model = qwen()
+    own = logits(model)
+    rows = (
+        f"fusions.norm_mlp={{members: {kinds.PAIR}, cpu: ['python:tests.fusing:Half', "
+        "'python:tests.fusing:Declared']}",
+        f"attention.default.cpu=['python:tests.fusing:norm', '{kinds.INTERFACE}']",
+    )
+    with apply(only(*rows), model) as bindings:
+        torch.testing.assert_close(logits(model), own, **TOLERANCE)
+        kernels = {row.kind: (row.kernel, row.reason) for row in bindings.report.rows}
+    kernel, reason = kernels["fusion"]
+    assert kernel == "python:tests.fusing:Declared"
+    assert "passed over: python:tests.fusing:Half" in reason
+    assert reason.count("it takes no account of mlp.gate_proj.weight") == 1
+    kernel, reason = kernels["attention"]
+    assert kernel == kinds.INTERFACE
+    assert "passed over: python:tests.fusing:norm" in reason
+
+
+def test_an_untrusted_candidate_is_passed_over_and_nothing_is_asked_of_it() -> None:
+    model = qwen()
+    rows = (
+        f"fusions.norm_mlp={{members: {kinds.PAIR}, cpu: ['stranger/fused@v1:X', 'builtin:RMSNormMLP']}}",
+        f"attention.default.cpu=['stranger/attention@v1', '{kinds.INTERFACE}']",
+    )
+    said = only(*rows)
+    for step in said.steps:
+        assert "stranger" in str(step.modes[Mode.INFERENCE].rejected[0].reason)
+    with apply(said, model) as bindings:
+        assert kinds.kinds(bindings.report) == {"fusion": 2, "attention": 1}
+
+
+def test_a_candidate_behind_one_that_serves_is_not_asked() -> None:
+    said = only(f"fusions.norm_mlp={{members: {kinds.PAIR}, cpu: ['builtin:RMSNormMLP', 'python:tests.fakes:Ten']}}")
+    assert len(said.steps[-1].modes[Mode.INFERENCE].choices) == 3
+    asked: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        code_of = Decisions.code_of
+        patch.setattr(Decisions, "code_of", lambda self, one: (asked.append(str(one.reference)), code_of(self, one))[1])
+        apply(said, qwen()).revert()
+    assert set(asked) == {"builtin:RMSNormMLP"}
+
+
+@pytest.mark.parametrize(
+    ("conditions", "status", "words"),
+    [
+        ("dtype: [float32]", "swapped", "chosen for cpu"),
+        ("dtype: [bfloat16]", "kept", "dtype"),
+        ("when: {training: false}", "swapped", "chosen for cpu"),
+        ("when: {training: true}", "kept", "needs training True, found False"),
+    ],
+)
+def test_conditions_are_asked_of_members_and_of_parts(conditions: str, status: str, words: str) -> None:
+    model = qwen()
+    before = state(model)
+    rows = (
+        f"fusions.norm_mlp={{members: {kinds.PAIR}, cpu: {{kernel: 'builtin:RMSNormMLP', {conditions}}}}}",
+        f"attention.default.cpu=[{{kernel: '{kinds.INTERFACE}', {conditions}}}, original]",
+        NORM,
+    )
+    bindings = apply(only(*rows), model)
+    found = {row.kind: row for row in bindings.report.rows if row.kind != "layer"}
+    assert {row.status for row in found.values()} == {status}
+    assert set(found) == {"fusion", "attention"}
+    assert all(words in row.reason for row in found.values())
+    left = kinds.kinds(bindings.report)["layer"]
+    assert left == (SITES["layer"] if status == "swapped" else SITES["layer"] + 2)
+    bindings.revert()
+    assert state(model) == before
+
+
+def test_an_attribute_that_a_member_lacks_is_an_error_that_names_it() -> None:
+    row = f"fusions.norm_mlp={{members: {kinds.PAIR}, kernel: 'builtin:RMSNormMLP', when: {{nowhere: 1}}}}"
+    words = r"fusions.norm_mlp: .*when.nowhere asks for what the module has not, found at model.layers.0"
+    _unless(ApplyError, words)((row,))
+
+
+@pytest.mark.parametrize(
+    ("row", "error", "words"),
+    [
+        (
+            f"fusions.norm_mlp={{members: {kinds.PAIR}, kernel: 'python:tests.fusing:Half', fallback: error}}",
+            ContractError,
+            r"model.layers.0.post_attention_layernorm: no kernel of fusions.norm_mlp is left: .*takes no account of",
+        ),
+        (
+            f"fusions.norm_mlp={{members: {kinds.PAIR}, kernel: 'python:tests.fusing:Half'}}",
+            ApplyError,
+            r"policy.strict: rows that swap nothing: fusions.norm_mlp: .*takes no account of",
+        ),
+        (
+            "attention.default='python:tests.fusing:norm'",
+            ApplyError,
+            r"attention.default: the attention of model .* can be none of what is chosen",
+        ),
+        (
+            f"attention.default={{cpu: [{{kernel: '{kinds.INTERFACE}', dtype: [float16]}}, original]}}",
+            ApplyError,
+            r"policy.strict: rows that swap nothing: attention.default: .*dtype",
+        ),
+    ],
+)
+def test_a_row_that_may_not_do_without_is_an_error_and_nothing_is_done(
+    row: str, error: type[Exception], words: str
+) -> None:
+    _unless(error, words)((NORM, ROTARY, row, "policy=strict"))
+
+
+def test_a_row_whose_every_site_is_left_to_a_fusion_says_so_under_strict() -> None:
+    rows = (
+        FUSED,
+        "kernels.MLP={match: {name: MLP}, cpu: 'builtin:SwiGLUMLP'}",
+        "kernels.SiLU.cpu=python:tests.fakes:Ten",
+    )
+    _unless(
+        ApplyError, r"policy.strict: rows that swap nothing: .*kernels.SiLU: left to fusions.norm_mlp, in 2 places"
+    )((FUSED, rows[2], "policy=strict"))
+    bindings = apply(only(FUSED, rows[2]), qwen())
+    assert bindings.report.notes == ("kernels.SiLU: left to fusions.norm_mlp, in 2 places",)
+    assert bindings.report.idle == {"kernels.SiLU": "left to fusions.norm_mlp, in 2 places"}
+    bindings.revert()
+
+
+def test_a_site_on_another_device_is_kept_whatever_its_kind(four: kerncfg.Plan) -> None:
+    model = qwen().to("meta")
+    before = state(model)
+    with pytest.warns(KerncfgWarning, match="no module runs one"):
+        report = apply(only(NORM, ROTARY, FUSED), model).report
+    assert report.counts["swapped"] == 0
+    assert all("device" in row.reason or "meta" in row.reason for row in report.rows)
+    assert {row.kind for row in report.rows} == {"layer", "fusion"} | {"function"}
+    assert state(model) == before
+
+
+# Paths of attention
+
+
+def test_a_row_with_a_path_goes_before_one_for_the_whole_model() -> None:
+    model = attending.model("llava")
+    before = state(model)
+    rows = (
+        "attention.default=python:tests.attention_kernels:plain",
+        "attention.vision={path: '**.vision_tower', kernel: eager}",
+    )
+    bindings = apply(only(*rows), model)
+    found = {row.path: (row.name, row.kernel) for row in bindings.report.rows}
+    assert {name for name, _ in found.values()} == {"default", "vision"}
+    assert all((name == "vision") == ("vision" in path) for path, (name, _) in found.items())
+    bindings.revert()
+    assert state(model) == before
+
+
+def test_an_attention_row_on_a_model_without_attention_is_an_error_unless_it_is_off() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    with pytest.raises(ApplyError, match=r"attention.default .*: the model has no part whose attention can be chosen"):
+        apply(only(ATTENTION), model)
+    assert apply(only("attention.default=original", "policy=strict"), model).report.rows == ()
+
+
+# Kernels of layers with a layout
+
+
+def test_a_layers_kernel_with_a_layout_is_a_fusion_of_one_member_and_leaves_fused_members_alone() -> None:
+    model = qwen()
+    before, own = state(model), logits(model)
+    rows = ("kernels.RMSNorm.cpu=python:tests.fusing:Scaled", FUSED)
+    bindings = apply(only(*rows), model)
+    torch.testing.assert_close(logits(model), own, **TOLERANCE)
+    assert kinds.kinds(bindings.report) == {"layer": SITES["layer"], "fusion": 2}
+    assert bindings.report.notes == ("kernels.RMSNorm: left to fusions.norm_mlp, in 2 places",)
+    assert {row.kernel for row in bindings.report.rows if row.kind == "layer"} == {"python:tests.fusing:Scaled"}
+    bindings.revert()
+    assert state(model) == before
+
+
+def test_a_kernel_without_a_layout_serves_where_one_with_a_layout_does_not() -> None:
+    model = qwen()
+    own = logits(model)
+    row = "kernels.RMSNorm={cpu: ['python:tests.fusing:NoSource', 'builtin:RMSNorm'], fallback: error}"
+    with apply(only(row), model) as bindings:
+        torch.testing.assert_close(logits(model), own, **TOLERANCE)
+        assert kinds.kinds(bindings.report) == {"layer": SITES["layer"] + 2}
+        assert {row.kernel for row in bindings.report.rows} == {"builtin:RMSNorm"}
+        assert all("passed over: python:tests.fusing:NoSource" in row.reason for row in bindings.report.rows)
+
+
+def test_mode_by_mode_a_layout_stays_apart_from_what_has_none() -> None:
+    model = qwen()
+    own = logits(model)
+    row = "kernels.RMSNorm.cpu={inference: 'python:tests.fusing:Scaled', training: original}"
+    with apply(only(row), model) as bindings:
+        for training in (False, True):
+            model.train(training)
+            torch.testing.assert_close(logits(model), own, **TOLERANCE)
+            assert bindings.report.counts["off" if training else "swapped"] == SITES["layer"] + 2
+
+
+# What evidence is given
+
+
+def test_a_fusion_is_one_binding_whose_copy_runs_the_members(four: kerncfg.Plan) -> None:
+    model = qwen()
+    x = torch.randn(2, 3, 32)
+    pair = model.model.layers[0].post_attention_layernorm, model.model.layers[0].mlp
+    own = pair[1](pair[0](x))
+    bindings = apply(four, model)
+    (site, _) = (one for one in bindings.sites if one.kind == "fusion")
+    assert site.modules == pair
+    assert site.module is pair[0]
+    torch.testing.assert_close(site.forward("inference")(x), own, **TOLERANCE)
+    assert torch.equal(site.original()(x), own)
+    made = copy.deepcopy(site.whole)
+    revert(made)
+    assert torch.equal(site.original(made)(x), own)
+    names = [name for name, _ in site.whole.named_parameters()]
+    assert names == [
+        "post_attention_layernorm.weight",
+        *(f"mlp.{name}_proj.weight" for name in ("gate", "up", "down")),
+    ]
+
+
+def test_originals_run_for_as_long_as_they_are_asked_for(four: kerncfg.Plan) -> None:
+    model = qwen()
+    own = logits(model)
+    bindings = apply(four, model)
+    before, ran = state(model), dict(seen)
+    with bindings.originals():
+        assert torch.equal(logits(model), own)
+    assert seen == ran
+    assert state(model)["configs"] == before["configs"]
+    logits(model)
+    assert seen["interface"] == ran["interface"] + kinds.LAYERS
+
+
+def test_verify_covers_fusions_with_the_gradients_of_all_members(four: kerncfg.Plan) -> None:
+    model = qwen()
+    before = state(model)
+    with apply(four, model) as bindings:
+        found = verify(bindings, {"input_ids": attending.tokens()}, POLICY)
+    (row,) = (row for row in found.rows if row.name == "norm_mlp")
+    assert found.passed
+    assert (row.passed, row.reference, row.sites) == (True, "float64", 2)
+    assert row.backward is not None
+    assert row.backward.passed
+    assert state(model) == before
+
+
+def test_verify_finds_a_fusion_that_is_wrong_in_a_gradient_only() -> None:
+    model = qwen()
+    with apply(only(FUSED.replace("builtin:RMSNormMLP", "python:tests.fusing:Deaf")), model) as bindings:
+        found = verify(bindings, {"input_ids": attending.tokens()}, POLICY)
+    (row,) = found.rows
+    assert not row.passed
+    assert row.backward is not None
+    assert "down_proj" in str(row.backward.reason)

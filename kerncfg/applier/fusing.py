@@ -179,6 +179,7 @@ class _Choosing:
     step: Step
     decisions: Decisions
     reasons: dict[str, None] = field(default_factory=dict)
+    faults: set[str] = field(default_factory=set)
 
     def site(self) -> FusionSite:
         """Return what the group runs."""
@@ -233,8 +234,10 @@ class _Choosing:
         found = prepare(self.survey, self.group, codes, kernels, self.decisions.modes)
         if isinstance(found, Prepared):
             return found
-        named = dict.fromkeys(said(one[0]) for one in chosen if one is not None)
-        self.reasons[f"{' and '.join(named)}: {found}"] = None
+        if found not in self.faults:  # of one kernel, beside each of the other mode
+            self.faults.add(found)
+            named = dict.fromkeys(said(one[0]) for one in chosen if one is not None)
+            self.reasons[f"{' and '.join(named)}: {found}"] = None
         return None
 
     def _verdict(self, chosen: _Option, mode: Mode) -> Verdict:
