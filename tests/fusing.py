@@ -105,7 +105,8 @@ class Deaf(_Gated):
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         gate, up = self.gate_up_proj(norm(hidden_states, self.scale, self.variance_epsilon)).chunk(2, -1)
-        return functional.linear(functional.silu(gate) * up, self.down_proj.weight.detach())  # type: ignore[arg-type]
+        down: Any = self.down_proj
+        return functional.linear(functional.silu(gate) * up, down.weight.detach())
 
 
 class DeafLayout(DeclaredLayout):

@@ -41,7 +41,8 @@ LIMITS = {"apply": 2.0, "revert": 2.0, "switch": 1.3, "function call": 1.05}
 def build(layers: int = LAYERS) -> Any:
     """Return a model of many small layers."""
     sizes: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "head_dim": 8}
-    return Qwen3ForCausalLM(Qwen3Config(num_hidden_layers=layers, num_key_value_heads=1, vocab_size=16, **sizes)).eval()
+    make: Any = Qwen3ForCausalLM
+    return make(Qwen3Config(num_hidden_layers=layers, num_key_value_heads=1, vocab_size=16, **sizes)).eval()
 
 
 def edits(bindings: Bindings) -> int:
