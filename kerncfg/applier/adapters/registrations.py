@@ -155,14 +155,16 @@ def _is_decorator(value: Any, which: Mapping[str, str] = _DECORATORS) -> bool:
 
 
 def _read(module: ModuleType) -> _Source | None:
-    """Return what a module's source says; it is read again when it changed."""
+    """Return what a module's source says, if it can reach the decorators; it is read again when it changed."""
+    known = _sources.get(module.__name__)
+    if known is None and not _ways(module):
+        return None
     lines = source_lines(module)
     if lines is None:  # typed in, executed from text, or its file is gone
         return None
-    known = _sources.get(module.__name__)
     if known is None or known.lines is not lines:
-        found = decorated("".join(lines), names) if (names := _ways(module)) else {}
-        statements = {} if found is None else {name: _meant(each, module) for name, each in found.items()}
+        found = decorated("".join(lines), _ways(module), lambda name: _is_decorator(_spelled(name, module)))
+        statements = {name: _meant(each, module) for name, each in (found or {}).items()}
         known = _sources[module.__name__] = _Source(lines, statements)
     return known
 
@@ -193,6 +195,10 @@ def _argument(decorator: ast.expr, module: ModuleType, which: Mapping[str, str])
     keyword = which[meaning.__qualname__]
     named = [given.value for given in decorator.keywords if given.arg == keyword]
     return next(iter([*decorator.args, *named]), None)
+
+
+def _spelled(name: str, module: ModuleType) -> Any:
+    return _meaning(ast.parse(name, mode="eval").body, module)
 
 
 def _meaning(node: ast.expr | None, module: ModuleType) -> Any:

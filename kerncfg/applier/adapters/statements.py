@@ -10,7 +10,7 @@ import ast
 import inspect
 import linecache
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -42,16 +42,19 @@ def source_lines(module: ModuleType) -> list[str] | None:
     return linecache.getlines(file, vars(module)) or None
 
 
-def decorated(text: str, names: Collection[str]) -> dict[str, list[Decorated]] | None:
-    """Return statements by qualified name, among them all with a decorator that begins with one of the names.
+def decorated(text: str, names: Collection[str], counts: Callable[[str], bool]) -> dict[str, list[Decorated]] | None:
+    """Return statements by qualified name, among them all that have a decorator that counts.
 
-    `None` is returned for what is no Python.
+    `names` are what such a decorator can begin with; `counts` is asked for what is spelled with dots. `None` is
+    returned for what is no Python.
     """
     if not names:
         return {}
-    began = re.compile(rf"@[ \t]*(?:{'|'.join(map(re.escape, names))})\b")
+    said = re.compile(rf"@[ \t]*(?P<name>(?:{'|'.join(map(re.escape, names))})\b(?:\.\w+)*)")
     text = f"\n{text}"
-    places = [found.start() for found in began.finditer(text) if _is_first(text, found.start())]
+    spelled = {found.start(): found["name"] for found in said.finditer(text)}
+    counting = {name for name in set(spelled.values()) if counts(name)}
+    places = [place for place, name in spelled.items() if name in counting and _is_first(text, place)]
     if not places:
         return {}
     try:
