@@ -66,6 +66,7 @@ ORDER = (
     "doctor",
     "applier.called",
     "applier.adapters",
+    "applier.adapters.statements",
     "applier.adapters.registrations",
     "applier.adapters.torch",
     "applier.adapters.transformers",
