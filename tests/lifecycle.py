@@ -108,7 +108,7 @@ def attention_training(
 
 
 class FusionIdle(nn.Module):
-    """A norm and a gated MLP whose two first weights are one, and half as much again."""
+    """A norm and a gated MLP whose two first weights are one, four times."""
 
     can_torch_compile = True
     scale: torch.Tensor
@@ -118,7 +118,7 @@ class FusionIdle(nn.Module):
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         gate, up = self.gate_up_proj(_norm(hidden_states, self.scale, self.variance_epsilon)).chunk(2, -1)
-        result: torch.Tensor = self.down_proj(functional.silu(gate) * up) * 1.5
+        result: torch.Tensor = self.down_proj(functional.silu(gate) * up) * 4
         return result
 
 
@@ -138,7 +138,7 @@ class FusionIdleLayout(nn.Module):
 class FusionTraining(FusionIdle):
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         gate, up = self.gate_up_proj(_norm(hidden_states, self.scale, self.variance_epsilon)).chunk(2, -1)
-        result: torch.Tensor = self.down_proj(functional.silu(gate) * up) * 0.5
+        result: torch.Tensor = self.down_proj(functional.silu(gate) * up) * -4
         return result
 
 

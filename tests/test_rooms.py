@@ -92,6 +92,7 @@ ORDER = (
     "applier.fusing",
     "applier.findings",
     "applier.settle",
+    "applier.added",
     "applier.telling",
     "applier.apply",
     "models",
