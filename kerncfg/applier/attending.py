@@ -147,7 +147,7 @@ def _flag(code: Any, mode: Mode) -> str | None:
     if mode.training and getattr(own, "has_backward", True) is False:
         return f"has_backward is false, and {mode} needs gradients"
     if mode.compiled and getattr(own, "can_torch_compile", True) is False:
-        return f"can_torch_compile is false, and {mode} runs under torch.compile"
+        return f"can_torch_compile is not true, and {mode} runs under torch.compile"
     return None
 
 
