@@ -98,6 +98,7 @@ ORDER = (
     "applier.fusing",
     "applier.findings",
     "applier.settle",
+    "applier.added",
     "applier.telling",
     "applier.apply",
     "models",

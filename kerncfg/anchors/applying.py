@@ -118,6 +118,7 @@ APPLYING: Mapping[str, tuple[str, ...]] = {
         "a forward set on the instance",
         "an adapter, …,",
         "a … that is fused into the module before it was called with …",
+        "a … …, and the kernel that is fused into … would pass by it",
     ),
     "fusion-changed": (
         "changed since: … is another module, which the kernel does not run",

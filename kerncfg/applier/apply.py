@@ -18,12 +18,11 @@ from torch import nn
 from torch.jit import ScriptModule
 
 from kerncfg.applier import attention
-from kerncfg.applier.adapters import Site, adapter_for
+from kerncfg.applier.adapters import Site
 from kerncfg.applier.adapters.torch import compiled, unwrapped, walk
+from kerncfg.applier.added import added
 from kerncfg.applier.bind import Owner, bound, unbind_all
-from kerncfg.applier.functions import function_claims
 from kerncfg.applier.fuse import unfuse
-from kerncfg.applier.match import claims
 from kerncfg.applier.report import Report, ReportRow
 from kerncfg.applier.settle import Settled, settle
 from kerncfg.applier.telling import rows_of
@@ -150,33 +149,10 @@ class Bindings:
         rows = list(rows_of(self._settled))
         found = self._settled.findings
         try:
-            rows += self._added()
-        except ConflictError as error:
+            rows += added(self._settled, self.plan, _root(self.model))
+        except ApplyError as error:
             found = replace(found, notes=(*found.notes, f"added after apply: {error.message}"))
         return Report(rows=tuple(rows), notes=found.notes, idle=found.idle, absent=found.absent)
-
-    def _added(self) -> Iterator[ReportRow]:
-        """Yield a row for each module that came into the model since, and that the plan has a kernel for."""
-        root = _root(self.model)
-        known = set(map(id, self._settled.sites.modules))
-        if all(id(module) in known for module in walk(root)[1]):
-            return
-        sites = adapter_for(root).sites(root)
-        layers = [(place, claim, "layer") for place, claim in enumerate(claims(sites, self.plan.steps)) if claim]
-        functions = [(one.place, one.claim, "function") for one in function_claims(sites, self.plan.steps)]
-        for place, (step, excluding), kind in sorted((*layers, *functions), key=lambda found: found[0]):
-            if excluding is None and step.kind == "bind" and id(sites.modules[place]) not in known:
-                mode = self._settled.modes[sites.modules[place].training]
-                yield ReportRow(
-                    path=sites.paths[place],
-                    name=step.name,
-                    kind=kind,
-                    status="kept",
-                    kernel=None,
-                    mode=mode.value,
-                    reason="added after apply; apply again to cover it",
-                    modes={mode.value: "original" for mode in self._settled.modes},
-                )
 
     def _records(self) -> Iterator[tuple[Site, Step, Decided]]:
         settled = self._settled
