@@ -84,7 +84,7 @@ def _site(part: Part, step: Step, decisions: Decisions) -> AttentionSite:
             name=step.name,
             codes=(idle[1], training[1]),
             mask=step.mask or "auto",
-            reason=idle[0].reason,
+            reason=(idle[0].reason, training[0].reason),
             modes=(modes[0].value, modes[1].value),
         )
         if reason := fault(wanted):

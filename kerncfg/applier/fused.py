@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from kerncfg.applier.bind import Edit, Owner, bind, bound, unbind
 from kerncfg.applier.connecting import Stacks, around, connect, lay_out, stack_key
@@ -24,13 +25,11 @@ from kerncfg.errors import ApplyError
 from kerncfg.sources import reload
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from kerncfg.applier.converting import Converted
     from kerncfg.applier.groups import Group
     from kerncfg.documents.plan import Kernel
 
-__all__ = ["ENTRY", "Fusion", "Pair", "Prepared"]
+__all__ = ["ENTRY", "Fusion", "Members", "Pair", "Prepared"]
 
 _APPLY = "_apply"
 
@@ -154,11 +153,7 @@ class Fusion:
 
     def original(self, *arguments: Any, **keywords: Any) -> Any:
         """Run what the members computed before: each class's own forward, on what the one before returned."""
-        first, *others = self.members
-        result = type(first).forward(first, *arguments, **keywords)
-        for member in others:
-            result = type(member).forward(member, result)
-        return result
+        return _in_turn(self.members, *arguments, **keywords)
 
     def make(self) -> None:
         """Do every edit; on an error none of them stays."""
@@ -317,6 +312,34 @@ class Fusion:
         self.layouts, self.stacks, self.watched = (None, None), (), ()
         self.awaited = True
         self.complete()
+
+
+class Members(nn.Module):
+    """The members of a fusion by their names, beside the model: what they computed before it, as one module."""
+
+    @classmethod
+    def of(cls, fusion: Fusion) -> Members:
+        """Hold a fusion's members."""
+        made = cls()
+        for path, member in zip(fusion.paths, fusion.members, strict=True):
+            made.add_module(path.rpartition(".")[2], member)
+        return made
+
+    def members(self) -> tuple[nn.Module, ...]:
+        """Return the members, in the order in which they are called."""
+        return tuple(self.children())
+
+    def forward(self, *arguments: Any, **keywords: Any) -> Any:
+        """Run each class's own forward, on what the one before returned."""
+        return _in_turn(self.members(), *arguments, **keywords)
+
+
+def _in_turn(members: Sequence[nn.Module], *arguments: Any, **keywords: Any) -> Any:
+    first, *others = members
+    result = type(first).forward(first, *arguments, **keywords)
+    for member in others:
+        result = type(member).forward(member, result)
+    return result
 
 
 class _Applied:
