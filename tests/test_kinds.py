@@ -448,14 +448,11 @@ def test_modules_added_later_are_reported_as_not_covered(four: kerncfg.Plan) -> 
     layers = model.model.layers
     layers.append(type(layers[0])(own_config, 1).eval())
     added = {(row.path, row.kind): row.reason for row in bindings.report.rows if "layers.2" in row.path}
-    reason = "added after apply; apply again to cover it"
+    reason = "added after apply; revert, and apply again to cover it"
     above = "model.layers.2"
     assert added == {
         (f"{above}.self_attn", "function"): reason,
-        (
-            f"{above}.self_attn",
-            "attention",
-        ): "added after apply, it finds the attention 'sdpa'; apply again to cover it",
+        (f"{above}.self_attn", "attention"): reason,
         **{
             (f"{above}.{path}", "layer"): reason for path in ("self_attn.q_norm", "self_attn.k_norm", "input_layernorm")
         },

@@ -18,15 +18,11 @@ from torch import nn
 from torch.jit import ScriptModule
 
 from kerncfg.applier import attention
-from kerncfg.applier.adapters import Site, adapter_for
 from kerncfg.applier.adapters.torch import compiled, unwrapped, walk
+from kerncfg.applier.added import added
 from kerncfg.applier.bind import Edit, Owner, bind, bound, unbind, unbind_all
-from kerncfg.applier.functions import function_claims
 from kerncfg.applier.fuse import unfuse
 from kerncfg.applier.fused import Members
-from kerncfg.applier.fusing import fusion_groups
-from kerncfg.applier.groups import inner
-from kerncfg.applier.match import claims
 from kerncfg.applier.report import Report, ReportRow
 from kerncfg.applier.settle import Settled, settle
 from kerncfg.applier.telling import rows_of
@@ -35,6 +31,7 @@ from kerncfg.documents.target import Mode
 from kerncfg.errors import ApplyError, ConflictError
 
 if TYPE_CHECKING:
+    from kerncfg.applier.adapters import Site
     from kerncfg.applier.bound import Bound
     from kerncfg.applier.decide import Decided
     from kerncfg.applier.fusing import FusionSite
@@ -187,48 +184,10 @@ class Bindings:
         rows = list(rows_of(self._settled))
         found = self._settled.findings
         try:
-            rows += self._added()
+            rows += added(self._settled, self.plan, _root(self.model))
         except ApplyError as error:
             found = replace(found, notes=(*found.notes, f"added after apply: {error.message}"))
         return Report(rows=tuple(rows), notes=found.notes, idle=found.idle, absent=found.absent)
-
-    def _added(self) -> Iterator[ReportRow]:
-        """Yield a row for each module that came into the model since, and that the plan has a kernel for."""
-        root = _root(self.model)
-        known = set(map(id, self._settled.sites.modules))
-        if all(id(module) in known for module in walk(root)[1]):
-            return
-        sites = adapter_for(root).sites(root)
-        taken = claims(sites, self.plan.steps)
-        fused: dict[int, Step] = {}
-        for step, own in fusion_groups(root, sites, self.plan.steps, taken).values():
-            new = [group for group in own if any(id(module) not in known for module in group.modules)]
-            fused |= {id(group.modules[0]): step for group in new}
-            known.update(id(module) for group in new for module in group.modules)
-            known.update(part for group in new for part in inner(group))
-        layers = [(place, claim, "layer") for place, claim in enumerate(taken) if claim]
-        functions = [(one.place, one.claim, "function") for one in function_claims(sites, self.plan.steps)]
-        for place, (step, excluding), kind in (*layers, *functions):
-            if excluding is None and step.kind == "bind" and id(sites.modules[place]) not in known:
-                yield self._late(sites.paths[place], sites.modules[place], step.name, kind)
-        for place, module in enumerate(sites.modules):
-            if id(module) in fused and fused[id(module)].kind == "fuse":
-                yield self._late(sites.paths[place], module, fused[id(module)].name, "fusion")
-        if self._settled.attended is not None:
-            for late, name, found in self._settled.attended.added(root):
-                yield self._late(late.path, late.module, name, "attention", f", it finds the attention {found!r}")
-
-    def _late(self, path: str, module: nn.Module, name: str, kind: str, finds: str = "") -> ReportRow:
-        return ReportRow(
-            path=path,
-            name=name,
-            kind=kind,
-            status="kept",
-            kernel=None,
-            mode=self._settled.modes[module.training].value,
-            reason=f"added after apply{finds}; apply again to cover it",
-            modes={mode.value: "original" for mode in self._settled.modes},
-        )
 
     def _records(self) -> Iterator[tuple[Site, Step, Decided]]:
         settled = self._settled

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kerncfg.applier.adapters.attention import BUILT_IN, Part, Place, Registries, parts
+from kerncfg.applier.adapters.attention import BUILT_IN, Part, Registries, parts
 from kerncfg.applier.adapters.attention_config import Edits, Held, edits
 from kerncfg.applier.adapters.attention_forms import Form, called, form
 from kerncfg.applier.adapters.attention_names import Lease, Use, kind_of, lease
@@ -98,18 +98,6 @@ class Attended:
             reason=reason,
             modes={mode: _said(found) for mode, found in zip(wanted.modes, wanted.codes, strict=True)},
         )
-
-    def added(self, model: nn.Module) -> Iterator[tuple[Place, str, str]]:
-        """Yield what came into a part since and finds another attention, with the row's name and what it finds."""
-        fresh = {part.path: part for part in parts(model)} if self._edits.modules else {}
-        for wanted in self.wanted:
-            part, expected = fresh.get(wanted.part.path, wanted.part), self._edits.names[id(wanted.part)]
-            known = {id(place.module) for place in (*wanted.part.places, *wanted.part.readers)}
-            for place in (*part.places, *part.readers):
-                found = replace(part, places=(place,), readers=(), module=place.module).used()
-                other = next((value for value in found.values() if value != expected), None)
-                if id(place.module) not in known and other is not None:
-                    yield place, wanted.name, other
 
     @property
     def active(self) -> bool:
