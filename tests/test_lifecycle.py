@@ -16,7 +16,7 @@ from torch import nn
 from torch._dynamo.backends.registry import lookup_backend
 
 from kerncfg.applier.apply import Bindings, apply, revert
-from kerncfg.errors import ApplyError, KerncfgWarning
+from kerncfg.errors import KerncfgWarning
 from tests import lifecycle
 from tests.lifecycle import EVERY, ROOM, SITES, TOKENS, close, logits, plan_of
 from tests.snapshot import snapshot
@@ -131,9 +131,7 @@ def test_inductor_compiles_all_kinds_as_one(swapped: dict[str, dict[bool, torch.
 @pytest.mark.filterwarnings("ignore:While compiling, we found certain side effects")  # of transformers, without us too
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated")  # torch, of its own tracing
 @pytest.mark.parametrize(("kind", "way"), _heavy("traced", "strict"))
-def test_an_exported_model_has_the_kernels(
-    kind: str, way: str, swapped: dict[str, dict[bool, torch.Tensor]]
-) -> None:
+def test_an_exported_model_has_the_kernels(kind: str, way: str, swapped: dict[str, dict[bool, torch.Tensor]]) -> None:
     model, _ = applied(kind)
     exported: Any = torch.export.export(model, (TOKENS,), strict=way == "strict")
     torch.testing.assert_close(exported.module()(TOKENS).logits.detach(), swapped[kind][False], **ROOM)
@@ -169,7 +167,7 @@ def test_kernels_run_under_autocast(
     kind: str, own: dict[bool, torch.Tensor], swapped: dict[str, dict[bool, torch.Tensor]]
 ) -> None:
     model, bindings = applied(kind)
-    room = {"rtol": 2**-5, "atol": 2**-5}  # bfloat16 has 8 bits, and two layers round a dozen times
+    room: dict[str, Any] = {"rtol": 2**-5, "atol": 2**-5}  # bfloat16 has 8 bits, and two layers round a dozen times
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = logits(model)
         bindings.revert()
@@ -347,7 +345,9 @@ def test_a_site_on_another_device_is_kept_with_the_reason(kind: str) -> None:
     model = lifecycle.model()
     model.model.layers[1].to("meta")
     if kind == "attention":
-        with pytest.warns(KerncfgWarning, match=r"no module runs one: .*model\.layers\.1\.self_attn: the module is on meta"):
+        with pytest.warns(
+            KerncfgWarning, match=r"no module runs one: .*model\.layers\.1\.self_attn: the module is on meta"
+        ):
             bindings = apply(plan_of(kind), model)
     else:
         bindings = apply(plan_of(kind), model)

@@ -18,7 +18,6 @@ from torch import nn
 from torch.jit import ScriptModule
 
 from kerncfg.applier import attention
-from kerncfg.applier.adapters import Site
 from kerncfg.applier.adapters.torch import compiled, unwrapped, walk
 from kerncfg.applier.added import added
 from kerncfg.applier.bind import Owner, bound, unbind_all
@@ -31,6 +30,7 @@ from kerncfg.documents.target import Mode
 from kerncfg.errors import ApplyError, ConflictError
 
 if TYPE_CHECKING:
+    from kerncfg.applier.adapters import Site
     from kerncfg.applier.bind import Edit
     from kerncfg.applier.bound import Bound
     from kerncfg.applier.decide import Decided
