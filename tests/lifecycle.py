@@ -6,17 +6,19 @@ Every kernel is safe for `torch.compile`, and training has another one than infe
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 
 from kerncfg.documents.config import Trust
-from kerncfg.documents.plan import Plan, Step
 from kerncfg.documents.target import Mode
 from tests.fusing import MEMBERS, transformer
 from tests.planning import plan, step
+
+if TYPE_CHECKING:
+    from kerncfg.documents.plan import Plan, Step
 
 INFERENCE, TRAINING, INFERENCE_COMPILE, TRAINING_COMPILE = Mode
 
@@ -156,13 +158,13 @@ def _names(idle: str, training: str) -> dict[Mode, str]:
     return {INFERENCE: idle, TRAINING: training, INFERENCE_COMPILE: idle, TRAINING_COMPILE: training}
 
 
-def steps(**said: Any) -> dict[str, Step]:
+def steps(members: list[tuple[str, str]] = MEMBERS, **said: Any) -> dict[str, Step]:
     """One row for each kind; `said` is laid over every one of them."""
     return {
         "layer": step("RMSNorm", _names("LayerIdle", "LayerTraining"), **said),
         "function": step("rotary_pos_emb", _names("FunctionIdle", "FunctionTraining"), **said),
         "attention": step("default", _names("attention_idle", "attention_training"), node="attention", **said),
-        "fusion": step("norm_mlp", _names("FusionIdle", "FusionTraining"), node="fusions", members=MEMBERS, **said),
+        "fusion": step("norm_mlp", _names("FusionIdle", "FusionTraining"), node="fusions", members=members, **said),
     }
 
 
@@ -186,3 +188,13 @@ def logits(model: Any, training: bool | None = None) -> torch.Tensor:
 
 def close(first: torch.Tensor, second: torch.Tensor) -> bool:
     return torch.allclose(first, second, **ROOM)
+
+
+class Doubled(nn.Module):
+    """A linear layer, twice."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return functional.linear(input, self.weight, self.bias) * 2

@@ -16,7 +16,7 @@ from torch import nn
 from torch._dynamo.backends.registry import lookup_backend
 
 from kerncfg.applier.apply import Bindings, apply, revert
-from kerncfg.errors import ApplyError, KerncfgWarning
+from kerncfg.errors import KerncfgWarning
 from tests import lifecycle
 from tests.lifecycle import EVERY, ROOM, SITES, TOKENS, close, logits, plan_of
 from tests.snapshot import snapshot
@@ -167,7 +167,7 @@ def test_kernels_run_under_autocast(
     kind: str, own: dict[bool, torch.Tensor], swapped: dict[str, dict[bool, torch.Tensor]]
 ) -> None:
     model, bindings = applied(kind)
-    room = {"rtol": 2**-5, "atol": 2**-5}  # bfloat16 has 8 bits, and two layers round a dozen times
+    room: dict[str, Any] = {"rtol": 2**-5, "atol": 2**-5}  # bfloat16 has 8 bits, and two layers round a dozen times
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = logits(model)
         bindings.revert()
