@@ -112,6 +112,7 @@ ORDER = (
     "dialects.source",
     "dialects.files",
     "trainer",
+    "outcome",
     "run",
     "cli.offers",
     "cli.completing",
