@@ -33,6 +33,8 @@ if TYPE_CHECKING:
         SourceError,
         TrustError,
     )
+    from kerncfg.page.report import report
+    from kerncfg.page.sweep import compare
 
 __all__ = [
     "ApplyError",
@@ -53,12 +55,14 @@ __all__ = [
     "Translation",
     "TrustError",
     "apply",
+    "compare",
     "from_kernel_config",
     "from_liger",
     "kernel_layer",
     "kernelize",
     "load_plan",
     "plan",
+    "report",
     "revert",
     "to_kernel_config",
     "translate",
@@ -71,12 +75,14 @@ _HOMES = {
     "Report": "kerncfg.applier.apply",
     "Translation": "kerncfg.dialects.translation",
     "apply": "kerncfg.applier.apply",
+    "compare": "kerncfg.page.sweep",
     "from_kernel_config": "kerncfg.dialects.kernel_config",
     "from_liger": "kerncfg.dialects.liger",
     "kernel_layer": "kerncfg.applier.adapters.torch",
     "kernelize": "kerncfg.api",
     "load_plan": "kerncfg.api",
     "plan": "kerncfg.api",
+    "report": "kerncfg.page.report",
     "revert": "kerncfg.applier.apply",
     "to_kernel_config": "kerncfg.dialects.kernel_mapping",
     "translate": "kerncfg.dialects.files",

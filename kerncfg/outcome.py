@@ -9,16 +9,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kerncfg import errors
 from kerncfg.api import load_plan
 from kerncfg.applier.report import Report
 from kerncfg.compiler.reading import Place, parse
 from kerncfg.compiler.schema import validate
-from kerncfg.documents.plan import Plan
 from kerncfg.errors import ConfigError, Issue, KerncfgError
 from kerncfg.evidence.rows import Measurement, Verification
+
+if TYPE_CHECKING:
+    from kerncfg.documents.plan import Plan
 
 __all__ = ["SCHEMA", "STAGES", "Environment", "Outcome", "folders", "read", "write_json"]
 
@@ -93,6 +95,12 @@ class Outcome:
     sweep: str | None = None
     environment: Environment | None = None
     finished: bool = False
+
+    @property
+    def page(self) -> Path | None:
+        """Its page, if there is one."""
+        file = self.folder / "report.html"
+        return file if file.is_file() else None
 
     @property
     def passed(self) -> bool:
@@ -243,7 +251,7 @@ def _from_hydra(folder: Path) -> dict[str, Any]:
         found = parse("words:\n" + lines if lines.strip() != "[]" else "", Place("file", str(file)))
         words = [str(item.value) for item in found.value["words"].value] if found.value else []
     ended = (folder / "measurement.json").is_file()
-    blank = {"seconds": {}, "started": None, "sweep": None, "swept": [], "total": None}
+    blank: dict[str, Any] = {"seconds": {}, "started": None, "sweep": None, "swept": [], "total": None}
     number = int(folder.name) + 1 if folder.name.isdecimal() else 1
     return {**blank, "overrides": words, "command": ["kerncfg", "run", *words], "finished": ended, "number": number}
 

@@ -34,6 +34,7 @@ from kerncfg.errors import ConfigError, KerncfgError, KerncfgWarning, SourceErro
 from kerncfg.locking import usual
 from kerncfg.machine import detect
 from kerncfg.outcome import STAGES, Environment, Outcome, command, folders, read, write_json
+from kerncfg.page.report import page, write
 
 if TYPE_CHECKING:
     from kerncfg.documents.lock import Lock
@@ -142,6 +143,7 @@ def _carried_out(outcome: Outcome, carry_out: Callable[..., None], show: Callabl
         outcome.error = KerncfgError(f"the job raised {type(error).__name__}: {said}", hint=f"all of it is in {file}")
     outcome.finished = True
     outcome.save()
+    write(page(outcome), outcome.folder / "report.html")
     show(outcome, "end")
 
 

@@ -113,6 +113,15 @@ ORDER = (
     "dialects.files",
     "trainer",
     "outcome",
+    "page.markup",
+    "page.colours",
+    "page.tree",
+    "page.reasons",
+    "page.charts",
+    "page.evidence",
+    "page.report",
+    "page.comparison",
+    "page.sweep",
     "run",
     "cli.offers",
     "cli.completing",
@@ -130,7 +139,7 @@ ORDER = (
 DOORSTEPS = ("", "__main__", "_hydra")
 # Folders of bundled kernels import nothing of kerncfg but each other, as a kernel from elsewhere would.
 KERNELS = "kernels"
-FOLDERS = ("documents", "compiler", "applier", "evidence", "dialects")
+FOLDERS = ("documents", "compiler", "applier", "evidence", "dialects", "page")
 
 # Where each package may be imported; a folder stands for everything in it.
 DOORS: dict[str, tuple[str, ...]] = {
