@@ -34,6 +34,7 @@ from kerncfg.errors import ConfigError, KerncfgError, KerncfgWarning, SourceErro
 from kerncfg.locking import usual
 from kerncfg.machine import detect
 from kerncfg.outcome import STAGES, Environment, Outcome, command, folders, read, write_json
+from kerncfg.page.drawing import draw
 from kerncfg.page.report import page, write
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def run(
             swept=[word.lstrip("+") for word in words if word not in overrides],
             number=settings.job.num + 1 if multirun else 1,
             total=total,
-            command=again(words),
+            command=again([word if word in overrides else word.lstrip("+") for word in words]),
             sweep=sweep,
         )
         if os.getpid() == home:
@@ -205,7 +206,7 @@ def perform(
         started = time.perf_counter()
         verification = keep("verification", verify(bindings, loaded.inputs, thresholds))
         started = time.perf_counter()
-        keep("measurement", bench(bindings, loaded.inputs))
+        draw(keep("measurement", bench(bindings, loaded.inputs)), outcome.folder)
     if not verification.passed and thresholds["on_fail"] == "error":
         raise _unverified(verification)
 

@@ -50,7 +50,7 @@ def run(
             if outcome.error is not None:
                 click.echo(f"error: {told(outcome.error)}", err=True)
             page = (f"page: {outcome.page}",) if outcome.page else ()
-            for line in (*_idle(outcome), *page, f"{'passed' if outcome.passed else 'failed'}: {outcome.folder}"):
+            for line in (*page, *_idle(outcome), f"{'passed' if outcome.passed else 'failed'}: {outcome.folder}"):
                 click.echo(line, err=as_json)
         elif not as_json:
             print_stage(outcome, stage)

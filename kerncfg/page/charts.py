@@ -12,6 +12,8 @@ __all__ = ["Scale", "Strip", "chart", "ratio_scale", "spread_of"]
 
 _STEPS = (1.25, 1.5, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)  # how far a scale of ratios may reach
 
+_MARKS = (1.25, 1.5, 2.0, 4.0, 8.0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
@@ -42,8 +44,9 @@ def ratio_scale(values: Iterable[float]) -> Scale:
     """Return the scale on which ratios are as far to the left below 1 as they are to the right above it."""
     far = max((max(value, 1 / value) for value in values if value > 0), default=1.0)
     reach = next((step for step in _STEPS if step >= far), _STEPS[-1])
-    inner = [step for step in (1.1, 1.25, 1.5, 2.0, 4.0, 16.0, 64.0) if step < reach and step * step >= reach / 1.01]
-    marks = sorted({1.0, reach, 1 / reach, *inner[:1], *(1 / step for step in inner[:1])})
+    # One mark between 1 and each end, about half way: more would run into each other on a phone.
+    half = min(_MARKS, key=lambda mark: abs(math.log(mark) - math.log(reach) / 2))
+    marks = sorted({1.0, reach, 1 / reach, *((half, 1 / half) if reach > _STEPS[0] else ())})
     return Scale(low=1 / reach, high=reach, ticks=tuple((mark, f"{mark:.3g}{TIMES}") for mark in marks))
 
 

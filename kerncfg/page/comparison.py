@@ -13,7 +13,7 @@ from kerncfg.outcome import Outcome, folders, read
 if TYPE_CHECKING:
     from kerncfg.evidence.rows import Timing
 
-__all__ = ["SCHEMA", "Compared", "Comparison", "Job", "Speed", "compared", "gather", "label"]
+__all__ = ["SCHEMA", "Compared", "Comparison", "Job", "Speed", "compared", "gather"]
 
 SCHEMA = 1
 
@@ -112,7 +112,7 @@ def compared(outcomes: Sequence[Outcome]) -> Comparison:
     """Return the comparison of runs that were read."""
     said = [frozenset(outcome.overrides) for outcome in outcomes]
     everywhere = frozenset.intersection(*said) if len(said) > 1 else frozenset()
-    shared = tuple(word for word in outcomes[0].overrides if word in everywhere) if outcomes else ()
+    shared = tuple(_label(word) for word in outcomes[0].overrides if word in everywhere) if outcomes else ()
     counted = len({outcome.sweep for outcome in outcomes}) == 1 and outcomes[0].sweep
     jobs = [
         _job(outcome, outcome.number if counted else place, everywhere) for place, outcome in enumerate(outcomes, 1)
@@ -125,7 +125,7 @@ def compared(outcomes: Sequence[Outcome]) -> Comparison:
     )
 
 
-def label(word: str) -> str:
+def _label(word: str) -> str:
     """Return an override as it is shown: without the signs that only Hydra needs."""
     return word.lstrip("+")
 
@@ -138,15 +138,7 @@ def _read(folder: Path) -> Outcome:
 
 
 def _job(outcome: Outcome, number: int, everywhere: frozenset[str]) -> Job:
-    plan, report, verification = outcome.plan, outcome.report, outcome.verification
-    failed = dict.fromkeys(
-        f"{row.name} ({row.kernel}): {row.reason}"
-        for row in (verification.rows if verification else ())
-        if not row.passed
-    )
-    whole = verification.model if verification else None
-    if whole and not whole.passed:
-        failed[f"the model: {whole.reason}"] = None
+    plan, report = outcome.plan, outcome.report
     model = outcome.measurement.model if outcome.measurement else None
     speeds = {model.mode: Speed.of(model)} if model else {}
     if model and model.training:
@@ -154,17 +146,30 @@ def _job(outcome: Outcome, number: int, everywhere: frozenset[str]) -> Job:
     return Job(
         folder=str(outcome.folder),
         number=number,
-        overrides=tuple(outcome.overrides),
-        differs=tuple(word for word in outcome.overrides if word not in everywhere),
+        overrides=tuple(map(_label, outcome.overrides)),
+        differs=tuple(_label(word) for word in outcome.overrides if word not in everywhere),
         passed=outcome.passed,
         error=outcome.error.to_dict() if outcome.error else None,
         digest=plan.digest if plan else None,
         target=plan.target.device if plan else None,
         counts=report.counts if report else None,
-        failed=tuple(failed),
+        failed=tuple(_failed(outcome)),
         model=speeds,
         kernels=tuple(_kernels(outcome)),
     )
+
+
+def _failed(outcome: Outcome) -> Iterator[str]:
+    """Yield a line for each kernel that failed verification, and for the model."""
+    found = outcome.verification
+    reasons: dict[str, list[str | None]] = {}
+    for row in found.rows if found else ():
+        if not row.passed:
+            reasons.setdefault(f"{row.name} ({row.kernel})", []).append(row.reason)
+    for kernel, (first, *others) in reasons.items():
+        yield f"{kernel}: {first}" + (f"; so do {len(others)} more rows" if others else "")
+    if found and found.model and not found.model.passed:
+        yield f"the model: {found.model.reason}"
 
 
 def _kernels(outcome: Outcome) -> Iterator[Compared]:
@@ -178,9 +183,9 @@ def _kernels(outcome: Outcome) -> Iterator[Compared]:
     for (name, kernel), count in sites.items():
         verdicts = [row.passed for row in verified if (row.name, row.kernel) == (name, kernel)]
         speeds: dict[str, list[Speed]] = {}
-        for row in timed:
-            if (row.name, row.kernel) == (name, kernel) and row.speedup is not None:
-                speeds.setdefault(row.mode, []).append(Speed.of(row))
+        for timing in timed:
+            if (timing.name, timing.kernel) == (name, kernel) and timing.speedup is not None:
+                speeds.setdefault(timing.mode, []).append(Speed.of(timing))
         yield Compared(
             kernel=kernel,
             name=name,
@@ -198,7 +203,7 @@ def _ratio(speed: Speed) -> float:
 def _line(job: Job) -> tuple[str, ...]:
     swapped = str(job.counts["swapped"]) if job.counts else "-"
     first = next((speed for mode, speed in job.model.items() if mode != "training"), None)
-    words = " ".join(map(label, job.differs)) or "-"
+    words = " ".join(job.differs) or "-"
     kernels = ", ".join(dict.fromkeys(each.kernel for each in job.kernels)) or "-"
     passed = "ERROR" if job.error else "yes" if job.passed else "NO"
     return str(job.number), words, swapped, passed, _said(first), _said(job.model.get("training")), kernels, job.folder

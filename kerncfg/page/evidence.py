@@ -87,9 +87,12 @@ def _errors(checks: list[tuple[Row, Check, str]], known: Colours) -> Markup | No
     if not known_errors:
         return None
     low = math.floor(math.log10(min(positive, default=1e-8))) - 1
-    high = max(math.ceil(math.log10(max(positive, default=1e-7))), low + 2)
-    step = max(1, math.ceil((high - low - 1) / 4))
-    marks = [(10.0**low, "0"), *((10.0**power, f"1e{power}") for power in range(low + 1, high + 1, step))]
+    high = max(math.ceil(math.log10(max(positive, default=1e-7))), low + 3)
+    step = math.ceil((high - low) / 3)
+    marks = [
+        (10.0**low, "0"),
+        *((10.0**power, f"1e{power}") for power in range(high, low, -step) if power - low >= step),
+    ]
     scale = Scale(low=10.0**low, high=10.0**high, ticks=tuple(marks))
     strips = [_error(row, check, way, scale, known) for row, check, way in known_errors]
     shown = chart(strips, scale, label="Errors against float64")
@@ -103,12 +106,16 @@ def _error(row: Row, check: Check, way: str, scale: Scale, known: Colours) -> St
     before = scale.at(own) if own is not None and math.isfinite(own) else at
     kind = "good" if check.passed else "bad"
     drawing = (line(before, at, "link"), dot(before, "ring", 6), dot(at, f"{kind} mark", 4))
-    times = (
-        f"{error / own:.3g}{TIMES} the original's" if own else f"{error:.1e}, original {0 if own is None else own:.0e}"
-    )
-    if own == 0 and error == 0:
-        times = "both exact"
-    return Strip(label=_label(row, way, known), drawing=drawing, figure=times)
+    return Strip(label=_label(row, way, known), drawing=drawing, figure=_against(error, own))
+
+
+def _against(error: float, own: float | None) -> str:
+    """Return an error as the multiple of the original's own."""
+    if own:
+        times = error / own
+        shown = f"{times:.3g}" if times < 100 or not math.isfinite(times) else f"{float(f'{times:.3g}'):,.0f}"
+        return f"{shown}{TIMES} the original's"
+    return "both exact" if own == 0 and error == 0 else f"{error:.1e}, the original's is {_number(own)}"
 
 
 def _shares(found: Verification, checks: list[tuple[Row, Check, str]], known: Colours) -> Markup | None:

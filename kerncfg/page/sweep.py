@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kerncfg.page.charts import Scale, Strip, chart, dot, line, ratio_scale, spread_of
 from kerncfg.page.colours import Colours, colours, swatch
-from kerncfg.page.comparison import compared, gather, label
+from kerncfg.page.comparison import compared, gather
 from kerncfg.page.markup import NONE, TIMES, Child, Markup, document, element, table
 from kerncfg.page.report import write
 
@@ -43,11 +43,7 @@ def page(found: Comparison) -> Markup:
     ended = sum(job.passed for job in found.jobs)
     title = f"{count} run{'' if count == 1 else 's'} compared"
     badge = element("span", f"{ended} of {count} passed", class_=f"badge {'good' if found.passed else 'bad'}")
-    shared = (
-        element("p", "all: ", element("code", " ".join(map(label, found.shared))), class_="dim")
-        if found.shared
-        else None
-    )
+    shared = element("p", "all: ", element("code", " ".join(found.shared)), class_="dim") if found.shared else None
     return document(
         f"{title} - kerncfg",
         element("header", element("p", "kerncfg compare", class_="kicker"), element("h1", title, " ", badge), shared),
@@ -62,23 +58,20 @@ def _section(name: str, title: str, *body: Child) -> Markup:
 
 
 def _words(job: Job) -> str:
-    return " ".join(map(label, job.differs)) or " ".join(map(label, job.overrides)) or "no overrides"
+    return " ".join(job.differs) or " ".join(job.overrides) or "no overrides"
 
 
 def _runs(found: Comparison, known: Colours) -> Markup:
-    heads = ("run", "overrides", "result", "swapped", "kept", "off", "model", "training", "kernels", "folder")
+    heads = ("run", "result", "model", "training", "swapped", "overrides", "kernels", "folder")
     rows = [
         (
             str(job.number),
-            element("code", _words(job)),
             _result(job),
-            *(str(job.counts[status]) if job.counts else NONE for status in ("swapped", "kept", "off")),
             _speed(next((speed for mode, speed in job.model.items() if mode != "training"), None)),
             _speed(job.model.get("training")),
-            [
-                element("span", swatch(kernel, known), kernel, " ")
-                for kernel in dict.fromkeys(k.kernel for k in job.kernels)
-            ],
+            f"{job.counts['swapped']} of {sum(job.counts.values())}" if job.counts else NONE,
+            element("code", _words(job), class_="wrap"),
+            [element("div", swatch(kernel, known), kernel) for kernel in dict.fromkeys(k.kernel for k in job.kernels)],
             element("code", job.folder),
         )
         for job in found.jobs
