@@ -256,8 +256,13 @@ def _as_typed(task: list[str], overrides: Sequence[str]) -> list[str]:
             continue
         lines = rewrite([argument])
         chosen, left = left[: len(lines)], left[len(lines) :]
-        words += [argument] if chosen == lines else chosen
+        words += [argument] if [*map(_bare, chosen)] == [*map(_bare, lines)] else chosen
     return words + left
+
+
+def _bare(line: str) -> str:
+    """Return an override without the quotes and escapes that a sweep writes in its own way."""
+    return re.sub(r"[\\'\"]", "", line).lstrip("+")
 
 
 @contextmanager

@@ -68,6 +68,10 @@ class Job:
     model: Mapping[str, Speed]
     kernels: tuple[Compared, ...]
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the run as plain data."""
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
@@ -84,7 +88,7 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the comparison as plain data, in the form of `schemas/comparison.schema.json`."""
-        jobs = [asdict(job) for job in self.jobs]
+        jobs = [job.to_dict() for job in self.jobs]
         return {"schema": SCHEMA, "passed": self.passed, "shared": list(self.shared), "jobs": jobs}
 
     def __str__(self) -> str:

@@ -6,17 +6,19 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from kerncfg.applier.report import Report, ReportRow
-from kerncfg.documents.plan import Rejection
-from kerncfg.evidence.rows import Measurement, Verification
 from kerncfg.outcome import Environment, Outcome
 from kerncfg.run import run
 from tests.planning import plan, step
+
+if TYPE_CHECKING:
+    from kerncfg.documents.plan import Rejection
+    from kerncfg.evidence.rows import Measurement, Verification
 
 FAULTS = Path(__file__).parent.parent / "faults"
 SMALL = (
@@ -77,7 +79,9 @@ def site(path: str, name: str = "Norm", *, kernel: str | None = "builtin:Norm", 
     """A row of a report."""
     status = more.pop("status", "swapped" if kernel else "kept")
     said = {"kind": "layer", "mode": "inference", "reason": "chosen for cpu", **more}
-    return ReportRow(path=path, name=name, status=status, kernel=kernel, modes={"inference": kernel or "original"}, **said)
+    return ReportRow(
+        path=path, name=name, status=status, kernel=kernel, modes={"inference": kernel or "original"}, **said
+    )
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,9 @@ OVERFLOW = """() => [...document.querySelectorAll("body *")].filter(
     && each.checkVisibility()
 ).map((each) => each.outerHTML.slice(0, 80))"""
 
-LUMINANCE = """() => getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number).reduce((a, b) => a + b)"""
+LUMINANCE = (
+    """() => getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number).reduce((a, b) => a + b)"""
+)
 
 
 @pytest.fixture(params=["passed", "failed", "compared"])
@@ -38,9 +41,10 @@ def open_all(page: Page) -> None:
 
 def visible(page: Page) -> list[str]:
     """The paths of the sites in the tree that can be seen."""
-    return page.evaluate(
+    found: list[str] = page.evaluate(
         "[...document.querySelectorAll('#tree li[data-p]')].filter((e) => e.checkVisibility()).map((e) => e.dataset.p)"
     )
+    return found
 
 
 def test_a_page_says_nothing_to_the_console_and_asks_for_nothing(made: Path, opened: Opened) -> None:
@@ -79,7 +83,7 @@ def test_nothing_is_wider_than_the_window(made: Path, width: int, scheme: str, b
 def test_dark_and_light_are_the_systems_choice(made: Path, browser: Browser) -> None:
     found = {}
     for scheme in ("light", "dark"):
-        page = browser.new_page(color_scheme=scheme)  # type: ignore[arg-type]
+        page = browser.new_page(color_scheme=scheme)
         page.goto(made.absolute().as_uri())
         found[scheme] = page.evaluate(LUMINANCE)
         page.close()
@@ -167,7 +171,7 @@ def test_every_control_has_a_name(made: Path, opened: Opened) -> None:
     assert page.evaluate(unnamed) == 0
     headings = page.evaluate("[...document.querySelectorAll('h1, h2, h3, h4')].map((each) => Number(each.tagName[1]))")
     assert headings[0] == 1
-    assert all(after <= before + 1 for before, after in zip(headings, headings[1:], strict=False))
+    assert all(after <= before + 1 for before, after in pairwise(headings))
     assert page.evaluate("new Set([...document.querySelectorAll('[id]')].map((e) => e.id)).size") == page.evaluate(
         "document.querySelectorAll('[id]').length"
     )
@@ -205,7 +209,9 @@ def _quoted(text: str) -> str:
 
 def test_ten_thousand_sites_are_a_page_of_less_than_five_megabytes(tmp_path: Path, opened: Opened) -> None:
     rows = [
-        site(f"model.layers.{layer}.experts.{expert}.{name}", name, kernel=f"org/repo@v1:{name}" if expert % 2 else None)
+        site(
+            f"model.layers.{layer}.experts.{expert}.{name}", name, kernel=f"org/repo@v1:{name}" if expert % 2 else None
+        )
         for layer in range(50)
         for expert in range(50)
         for name in ("gate_projection", "up_projection", "down_projection", "activation")

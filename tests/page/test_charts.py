@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -24,7 +25,7 @@ def test_every_ratio_of_a_scale_lies_on_it_and_ticks_keep_apart(ratios: list[flo
     assert all(scale.low <= ratio <= scale.high for ratio in ratios)
     places = [scale.at(value) for value, _ in scale.ticks]
     assert places == sorted(places)
-    assert all(after - before > 0.1 for before, after in zip(places, places[1:], strict=False))
+    assert all(after - before > 0.1 for before, after in pairwise(places))
 
 
 def test_what_lies_outside_a_scale_is_at_its_edge() -> None:

@@ -63,6 +63,8 @@ def test_a_page_permits_its_own_script_by_digest_and_nothing_else() -> None:
     script = re.search(r"<script>(.*)</script>", page, re.S)
     assert script
     digest = base64.b64encode(hashlib.sha256(script[1].encode()).digest()).decode()
-    assert f"default-src &#x27;none&#x27;; style-src &#x27;unsafe-inline&#x27;; script-src &#x27;sha256-{digest}" in page
+    assert (
+        f"default-src &#x27;none&#x27;; style-src &#x27;unsafe-inline&#x27;; script-src &#x27;sha256-{digest}" in page
+    )
     assert "<title>a &amp; b</title>" in page
     assert not re.search(r"(?:src|href)=\"(?:https?:)?//|url\(|@import", page)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,8 +16,8 @@ from kerncfg.outcome import read
 from kerncfg.page.report import page, report
 from tests.page.conftest import outcome, site
 
-CHECK = {"max_abs": 1e-6, "max_rel": 1e-6, "error": 4e-8, "original_error": 2e-8, "gain": 0.0, "identical": 0.5,
-         "within": 0.99, "repeatable": True}  # fmt: skip
+CHECK: dict[str, Any] = {"max_abs": 1e-6, "max_rel": 1e-6, "error": 4e-8, "original_error": 2e-8, "gain": 0.0,
+         "identical": 0.5, "within": 0.99, "repeatable": True}  # fmt: skip
 ROW = Row(
     **CHECK, passed=True, reason=None, name="Norm", path="model.norm", sites=3, kernel="builtin:Norm",
     modes=("inference",), device="cpu", dtype="float32", shape="2x8", reference="float64", hazards=(),
@@ -32,11 +33,13 @@ def test_a_run_writes_its_page_and_says_so(passed: Path, capsys: pytest.CaptureF
     text = (passed / "report.html").read_text("utf-8")
     assert text == page(read(passed)).replace("\r\n", "\n")
     assert "Qwen3ForCausalLM on cpu" in text
-    assert f"kerncfg run kernels=bundled" in text
+    assert "kerncfg run kernels=bundled" in text
     assert (passed / "measurement.svg").is_file()
 
 
-def test_the_command_makes_the_page_of_a_folder(passed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_makes_the_page_of_a_folder(
+    passed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     copy = shutil.copytree(passed, tmp_path / "run")
     (copy / "report.html").unlink()
     assert main(["report", str(copy)]) == 0
@@ -58,7 +61,9 @@ def test_the_page_holds_every_candidate_with_its_reason_and_origin() -> None:
 
 
 def test_the_page_says_what_failed_and_how_far_each_error_is_from_the_originals_own() -> None:
-    verification = Verification(rows=(replace(ROW, passed=False, reason="output: off", hazards=("writes",)),), model=None)
+    verification = Verification(
+        rows=(replace(ROW, passed=False, reason="output: off", hazards=("writes",)),), model=None
+    )
     text = page(outcome([site("model.norm")], verification=verification))
     assert "output: off" in text
     assert "hazard: writes" in text
@@ -81,7 +86,9 @@ def test_a_kernel_that_no_row_is_about_is_said_not_to_be_verified() -> None:
 
 
 def test_the_speed_of_a_kernel_that_failed_means_nothing() -> None:
-    model = TimedModel(mode="inference", original_s=2.0, kernel_s=1.0, speedup=2.0, spread=0.01, verdict="faster", runs=9)
+    model = TimedModel(
+        mode="inference", original_s=2.0, kernel_s=1.0, speedup=2.0, spread=0.01, verdict="faster", runs=9
+    )
     measurement = Measurement(rows=(TIMED,), model=model)
     for passed, said in ((True, False), (False, True)):
         verification = Verification(rows=(replace(ROW, passed=passed),), model=None)
@@ -109,7 +116,7 @@ def test_a_run_that_ended_in_an_error_has_a_page_with_it(tmp_path: Path, monkeyp
 
 
 def test_a_run_that_swapped_nothing_has_a_page_that_says_so() -> None:
-    empty = {"rows": (), "model": None}
+    empty: dict[str, Any] = {"rows": (), "model": None}
     text = page(outcome([site("a", kernel=None)], verification=Verification(**empty), measurement=Measurement(**empty)))
     assert "there was nothing to verify" in text
     assert "there was nothing to measure" in text
@@ -125,7 +132,7 @@ def test_a_folder_of_an_older_run_is_read_from_what_hydra_wrote(passed: Path, tm
 
 
 def test_a_place_that_is_no_run_is_said_to_be_none(tmp_path: Path, passed: Path) -> None:
-    with pytest.raises(ConfigError, match="holds no run: neither outcome.json nor plan.json is in it"):
+    with pytest.raises(ConfigError, match=r"holds no run: neither outcome\.json nor plan\.json is in it"):
         report(tmp_path)
     with pytest.raises(ConfigError) as caught:
         report(passed.parent)

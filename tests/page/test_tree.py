@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from kerncfg.applier.report import Report, ReportRow
 from kerncfg.page.colours import colours
-from kerncfg.page.markup import Markup
 from kerncfg.page.tree import tree
 from tests.page.conftest import outcome, site
+
+if TYPE_CHECKING:
+    from kerncfg.page.markup import Markup
 
 
 def shown(rows: Sequence[ReportRow]) -> Markup:
