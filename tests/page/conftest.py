@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kerncfg.evidence.rows import Measurement, Verification
 
 FAULTS = Path(__file__).parent.parent / "faults"
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
 SMALL = (
     "model.config.num_hidden_layers=2",
     "model.config.hidden_size=64",
@@ -87,10 +88,9 @@ def site(path: str, name: str = "Norm", *, kernel: str | None = "builtin:Norm", 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     """One headless browser for all tests, with an empty home of its own."""
-    found = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-    assert found, "no chromium: apt-get install chromium, or say where one is in CHROMIUM"
+    assert CHROMIUM, "no chromium: apt-get install chromium, or say where one is in CHROMIUM"
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield browser
         browser.close()
 
