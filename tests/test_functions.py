@@ -404,7 +404,7 @@ def test_a_failure_at_any_edit_leaves_everything_as_before(at: int, monkeypatch:
         count += 1
         real_bind(module, edit, *others)
 
-    monkeypatch.setattr("kerncfg.applier.apply.bind", failing)
+    monkeypatch.setattr("kerncfg.applier.settle.bind", failing)
     with pytest.raises(KeyboardInterrupt):
         apply(said(step("Whole", ref("WholeTen")), matched()), model)
     assert count == at
@@ -572,7 +572,7 @@ def test_a_compiled_model_compiles_once_a_mode(before: bool) -> None:
     own = model(TOKENS, use_cache=False).logits
     compiled: Any = torch.compile(model, backend=backend, fullgraph=True) if before else None
     bindings = apply(said(step(ROTARY, COMPILED)), compiled if before else model, compile=True)
-    compiled = compiled or torch.compile(model, backend=backend, fullgraph=True)
+    compiled = compiled if compiled is not None else torch.compile(model, backend=backend, fullgraph=True)
     for _ in range(2):
         for mode in (False, True):
             compiled.train(mode)

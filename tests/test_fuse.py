@@ -663,3 +663,25 @@ def test_the_norm_of_the_tests_is_that_of_the_model() -> None:
     member = transformer().get_submodule("model.norm")
     x = torch.randn(2, 32)
     assert torch.equal(norm(x, member.get_parameter("weight"), 1e-6), member(x))
+
+
+@COMPILED
+def test_tensors_put_in_for_one_call_are_the_ones_that_are_compiled() -> None:
+    model, other = blocks(), blocks()
+    fused(model, "RMSNormMLP", members=BLOCKS)
+    x = torch.randn(3, 8)
+    swapped = {name: 1.1 * value.detach() for name, value in other.named_parameters()}
+    run = torch.compile(lambda given: torch.func.functional_call(model, given, (x,)), backend="aot_eager")
+    torch.testing.assert_close(run(swapped), torch.func.functional_call(other, swapped, (x,)), **ROOM)
+
+
+def test_a_parameter_that_a_member_got_meanwhile_stays() -> None:
+    model = blocks()
+    made = fused(model, "Turned", members=BLOCKS)
+    extra = nn.Parameter(torch.ones(1))
+    model[0].mlp.gate_proj.register_parameter("extra", extra)
+    assert "0.mlp.gate_proj.extra" in model.state_dict()
+    for fusion in made:
+        fusion.revert()
+    assert model[0].mlp.gate_proj.extra is extra
+    assert list(model[0].mlp.gate_proj._parameters) == ["weight", "bias", "extra"]

@@ -7,8 +7,8 @@ a list that undoes them all, should one fail or the user want the model back.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MethodType, TracebackType
@@ -17,21 +17,24 @@ from typing import TYPE_CHECKING, Any, Self
 from torch import nn
 from torch.jit import ScriptModule
 
-from kerncfg.applier.adapters import Site, Sites, adapter_for
+from kerncfg.applier import attention
 from kerncfg.applier.adapters.torch import compiled, unwrapped, walk
-from kerncfg.applier.bind import Owner, bind, bound, is_plain, running, unbind, unbind_all
-from kerncfg.applier.decide import Decided, Decisions
-from kerncfg.applier.findings import Findings, check
-from kerncfg.applier.functions import FunctionDecisions, FunctionSite, function_claims
-from kerncfg.applier.match import Claim, claims
+from kerncfg.applier.added import added
+from kerncfg.applier.bind import Edit, Owner, bind, bound, unbind, unbind_all
+from kerncfg.applier.fuse import unfuse
+from kerncfg.applier.fused import Members
 from kerncfg.applier.report import Report, ReportRow
+from kerncfg.applier.settle import Settled, settle
+from kerncfg.applier.telling import rows_of
 from kerncfg.documents.plan import Plan
 from kerncfg.documents.target import Mode
 from kerncfg.errors import ApplyError, ConflictError
 
 if TYPE_CHECKING:
-    from kerncfg.applier.bind import Edit
+    from kerncfg.applier.adapters import Site
     from kerncfg.applier.bound import Bound
+    from kerncfg.applier.decide import Decided
+    from kerncfg.applier.fusing import FusionSite
     from kerncfg.documents.plan import Kernel, Step
 
 __all__ = ["Binding", "Bindings", "Report", "ReportRow", "apply", "revert"]
@@ -55,50 +58,46 @@ def apply(plan: Plan, model: nn.Module, mode: Mode | str | None = None, compile:
     _check_plan(plan, model)
     root = _root(model)
     modes = _modes(mode, compile, model)
-    owner = Owner.of(", ".join(step.name for step in plan.steps if step.kind == "bind") or "no kernel")
+    owner = Owner.of(", ".join(step.title for step in plan.steps if step.kind != "keep") or "no kernel")
     with _collector_paused():
-        sites = adapter_for(root).sites(root)
-        taken = claims(sites, plan.steps)
-        decisions = Decisions(plan, modes, owner)
-        called = function_claims(sites, plan.steps)
-        steps = {id(claim[0]): claim[0] for claim in taken if claim is not None}
-        decisions.admit([*{**steps, **{id(one.claim[0]): one.claim[0] for one in called}}.values()], root)
-        decided = decisions.decide(sites, taken)
-        functions = FunctionDecisions(decisions).decide_functions(called, decided, taken) if called else []
-        findings = check(plan, sites, taken, decided, functions, decisions.hints)
-        _bind(sites.modules, decided, _edited(functions))
-    return Bindings(
-        plan=plan,
-        model=model,
-        owner=owner,
-        modes=modes,
-        sites=sites,
-        claims=taken,
-        decided=decided,
-        functions=functions,
-        findings=findings,
-    )
+        settled = settle(plan, root, modes, owner)
+        settled.do(root)
+    return Bindings(plan=plan, model=model, settled=settled)
 
 
 def revert(model: nn.Module) -> None:
     """Give every module of a model its own forward back, whoever applied what to it; copies and parts too."""
+    attention.revert(model)
     for module in walk(model)[1]:
+        unfuse(module)
         unbind_all(module)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binding:
-    """One module that runs a kernel in some mode; `None` among `kernels` is the original."""
+    """One module that runs a kernel in some mode; `None` among `kernels` is the original.
+
+    Of a fusion, `module` is the first member, which is called, and `whole` a module that holds all of them and runs
+    their own forwards one after the other: its parameters are the kernel's, and a copy of it is a copy of the site.
+    """
 
     path: str
     name: str
     module: nn.Module
     kernels: Mapping[Mode, Kernel | None]
     forwards: Mapping[Mode, Callable[..., Any] | None]
+    whole: nn.Module
+    kind: str = "layer"
 
-    def original(self) -> Callable[..., Any]:
-        """Return the module's own forward."""
-        return MethodType(type(self.module).forward, self.module)
+    @property
+    def modules(self) -> tuple[nn.Module, ...]:
+        """The modules whose forwards were replaced: the module itself, or all members of a fusion."""
+        return tuple(self.whole.members()) if isinstance(self.whole, Members) else (self.module,)
+
+    def original(self, whole: nn.Module | None = None) -> Callable[..., Any]:
+        """Return what ran here before any kernel, or, of a copy of `whole`, what would run there."""
+        found = self.whole if whole is None else whole
+        return MethodType(type(found).forward, found)
 
     def forward(self, mode: Mode | str) -> Callable[..., Any]:
         """Return what runs in a mode of this apply, as a method of the module.
@@ -116,28 +115,10 @@ class Binding:
 class Bindings:
     """What one apply did to a model, and the way back: `revert()`, or the end of a `with`."""
 
-    def __init__(
-        self,
-        *,
-        plan: Plan,
-        model: nn.Module,
-        owner: Owner,
-        modes: tuple[Mode, Mode],
-        sites: Sites,
-        claims: list[Claim | None],
-        decided: list[Decided | None],
-        functions: list[FunctionSite],
-        findings: Findings,
-    ) -> None:
+    def __init__(self, *, plan: Plan, model: nn.Module, settled: Settled) -> None:
         self.plan = plan
         self.model = model
-        self._owner = owner
-        self._modes = modes
-        self._sites = sites
-        self._claims = claims
-        self._decided = decided
-        self._functions = functions
-        self._findings = findings
+        self._settled = settled
 
     def __enter__(self) -> Self:
         return self
@@ -150,99 +131,75 @@ class Bindings:
         except ConflictError as conflict:
             if error is None:
                 raise
-            for made, edit in reversed(list(self._edits())):  # what was applied later stays on, over the original
-                made.drop(edit)
+            self._undo()  # what was applied later stays on, over the original
+            attended = self._settled.attended
+            if attended is not None and not attended.covered:
+                attended.revert()
             error.add_note(f"kerncfg: {conflict.message}; kerncfg.revert(model) takes that back too")
 
     def __repr__(self) -> str:
         counts = self.report.counts
-        return f"<Bindings of {self._owner}: {', '.join(f'{count} {status}' for status, count in counts.items())}>"
+        return (
+            f"<Bindings of {self._settled.owner}: {', '.join(f'{count} {status}' for status, count in counts.items())}>"
+        )
 
     @cached_property
     def sites(self) -> tuple[Binding, ...]:
-        """The modules that run a kernel in some mode, in the model's order."""
-        return tuple(
+        """The modules that run a kernel in some mode, in the model's order; of a fusion its first member."""
+        modes = self._settled.modes
+        found = [
             Binding(
                 path=site.path,
                 name=step.name,
                 module=site.module,
-                kernels=dict(zip(self._modes, decided.edit.kernels, strict=True)),
-                forwards=dict(zip(self._modes, decided.edit.forwards, strict=True)),
+                kernels=dict(zip(modes, decided.edit.kernels, strict=True)),
+                forwards=dict(zip(modes, decided.edit.forwards, strict=True)),
+                whole=site.module,
             )
             for site, step, decided in self._records()
             if decided.swaps
-        )
+        ]
+        fused = [_fused(one, modes) for one in self._settled.fusions if one.fusion is not None]
+        if not fused:
+            return tuple(found)
+        places = {path: place for place, path in enumerate(self._settled.sites.paths)}
+        return tuple(sorted([*found, *fused], key=lambda binding: places[binding.path]))
+
+    @contextmanager
+    def originals(self) -> Iterator[None]:
+        """Let every module run its own forward, and use its own attention, for as long as a `with` lasts."""
+        edit = Edit(Owner.of("original forwards"), (None, None), (None, None))
+        with ExitStack() as undo:
+            if self._settled.attended is not None:
+                undo.enter_context(self._settled.attended.suspended())
+            for module in {id(module): module for module, _ in self._settled.edits()}.values():
+                if bound(module) is not None:
+                    bind(module, edit)
+                    undo.callback(unbind, module, edit)
+            yield
 
     @property
     def report(self) -> Report:
         """Every site as it is now: what its present mode runs, or that it was reverted, or added, since."""
-        rows = [self._row(site, step, decided, decided.edit) for site, step, decided in self._records()]
-        rows += [self._row(one.site, one.step, one.decided, one.edit, "function") for one in self._functions]
-        if self._functions:
-            places = {path: place for place, path in enumerate(self._sites.paths)}
-            rows.sort(key=lambda row: places[row.path])
-        found = self._findings
+        rows = list(rows_of(self._settled))
+        found = self._settled.findings
         try:
-            rows += self._added()
-        except ConflictError as error:
+            rows += added(self._settled, self.plan, _root(self.model))
+        except ApplyError as error:
             found = replace(found, notes=(*found.notes, f"added after apply: {error.message}"))
         return Report(rows=tuple(rows), notes=found.notes, idle=found.idle, absent=found.absent)
 
-    def _added(self) -> Iterator[ReportRow]:
-        """Yield a row for each module that came into the model since, and that the plan has a kernel for."""
-        root = _root(self.model)
-        known = set(map(id, self._sites.modules))
-        if all(id(module) in known for module in walk(root)[1]):
-            return
-        sites = adapter_for(root).sites(root)
-        layers = [(place, claim, "layer") for place, claim in enumerate(claims(sites, self.plan.steps)) if claim]
-        functions = [(one.place, one.claim, "function") for one in function_claims(sites, self.plan.steps)]
-        for place, (step, excluding), kind in sorted((*layers, *functions), key=lambda found: found[0]):
-            if excluding is None and step.kind == "bind" and id(sites.modules[place]) not in known:
-                mode = self._modes[sites.modules[place].training]
-                yield ReportRow(
-                    path=sites.paths[place],
-                    name=step.name,
-                    kind=kind,
-                    status="kept",
-                    kernel=None,
-                    mode=mode.value,
-                    reason="added after apply; apply again to cover it",
-                    modes={mode.value: "original" for mode in self._modes},
-                )
-
     def _records(self) -> Iterator[tuple[Site, Step, Decided]]:
-        for place, (claim, decided) in enumerate(zip(self._claims, self._decided, strict=True)):
+        settled = self._settled
+        for place, (claim, decided) in enumerate(zip(settled.claims, settled.decided, strict=True)):
             if claim is not None and decided is not None:
-                yield self._sites[place], claim[0], decided
+                yield settled.sites[place], claim[0], decided
 
     def _edits(self) -> Iterator[tuple[Bound, Edit]]:
         """Yield the edits that are still there, each with what it is part of."""
-        for module, decided in zip(self._sites.modules, self._decided, strict=True):
-            if decided is not None and (made := bound(module)) is not None and made.has(decided.edit):
-                yield made, decided.edit
-        for module, edit in _edited(self._functions):
+        for module, edit in self._settled.edits():
             if (made := bound(module)) is not None and made.has(edit):
                 yield made, edit
-
-    def _row(self, site: Site, step: Step, decided: Decided, edit: Edit | None, kind: str = "layer") -> ReportRow:
-        training = site.module.training
-        runs, changed = running(site.module, edit) if decided.swaps and edit is not None else (training, None)
-        verdict = decided.verdicts[training if runs is None else runs]
-        status, kernel, reason = verdict.status, verdict.kernel, changed or verdict.reason
-        if runs is None:
-            status, kernel = "kept", None
-        kernels = zip(self._modes, decided.edit.kernels, strict=True)
-        return ReportRow(
-            path=site.path,
-            name=step.name,
-            kind=kind,
-            status=status,
-            kernel=str(kernel.reference) if kernel is not None else None,
-            mode=self._modes[training].value,
-            reason=reason,
-            modes={mode.value: str(found.reference) if found else "original" for mode, found in kernels},
-        )
 
     def revert(self) -> None:
         """Give the modules back what they ran before; twice is harmless.
@@ -250,48 +207,42 @@ class Bindings:
         Raises:
             ConflictError: Something was applied later to the same model, and is still on.
         """
-        mine = list(self._edits())
-        for module in walk(self.model)[1] if mine else ():
-            made = bound(module)
-            if made is not None and made.edit.owner.number > self._owner.number:
+        owner, attended = self._settled.owner, self._settled.attended
+        on = any(self._edits()) or (attended is not None and attended.active)
+        for module in walk(self.model)[1] if on else ():
+            made, held = bound(module), attention.Held.of(module)
+            later = made.edit.owner if made is not None else owner
+            if later.number <= owner.number and held is not None and held.owner is not None:
+                later = held.owner
+            if later.number > owner.number:
                 raise ConflictError(
-                    f"{self._owner} cannot be reverted while {made.edit.owner} is on this model",
+                    f"{owner} cannot be reverted while {later} is on this model",
                     hint="revert in reverse order, or all at once with kerncfg.revert(model)",
                 )
-        for made, edit in reversed(mine):
+        if attended is not None:
+            attended.revert()
+        self._undo()
+
+    def _undo(self) -> None:
+        for made, edit in reversed(list(self._edits())):
             made.drop(edit)
+        for one in reversed(self._settled.fusions):
+            if one.fusion is not None:
+                one.fusion.revert()
 
 
-def _edited(functions: Sequence[FunctionSite]) -> list[tuple[nn.Module, Edit]]:
-    """Return the modules whose forward calls other functions, each once, with its edit."""
-    edits = ((one.site.module, one.edit) for one in functions if one.edit is not None)
-    return list({id(module): (module, edit) for module, edit in edits}.values())
-
-
-def _bind(
-    modules: Sequence[nn.Module],
-    outcomes: Sequence[Decided | None],
-    functions: Sequence[tuple[nn.Module, Edit]],
-) -> None:
-    """Edit every module that gets a kernel, or whose kernel of an earlier apply is not this one's."""
-    count = 0
-    plain: dict[type, bool] = {}
-    try:
-        for module, decided in zip(modules, outcomes, strict=True):
-            count += 1
-            if decided is not None and (decided.swaps or bound(module) is not None):
-                if (cls := type(module)) not in plain:
-                    plain[cls] = is_plain(cls)
-                bind(module, decided.edit, plain[cls])
-        for module, edit in functions:
-            bind(module, edit)
-    except BaseException:
-        for module, edit in reversed(functions):
-            unbind(module, edit)
-        for module, decided in zip(reversed(modules[:count]), reversed(outcomes[:count]), strict=True):
-            if decided is not None:
-                unbind(module, decided.edit)
-        raise
+def _fused(one: FusionSite, modes: tuple[Mode, Mode]) -> Binding:
+    fusion = one.fusion
+    assert fusion is not None
+    return Binding(
+        path=one.group.path,
+        name=one.step.name,
+        module=fusion.members[0],
+        kernels=dict(zip(modes, fusion.kernels, strict=True)),
+        forwards=dict(zip(modes, fusion.edits[0].forwards, strict=True)),
+        whole=Members.of(fusion) if len(fusion.members) > 1 else fusion.members[0],
+        kind="fusion" if one.step.node == "fusions" else "layer",
+    )
 
 
 def _check_plan(plan: Any, model: Any) -> None:

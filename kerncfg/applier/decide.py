@@ -11,6 +11,7 @@ from torch.jit import ScriptModule
 
 from kerncfg.applier.bind import Edit, Owner, reachable
 from kerncfg.applier.contract import Fit, MissingAttribute, conditions_fault, device_fault, fit, module_fault, tensors
+from kerncfg.applier.edits import FUSION
 from kerncfg.applier.match import Claim, row
 from kerncfg.compiler.policy import unfit
 from kerncfg.documents.plan import Choice, Kernel, ModePlan, Plan, Step
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
 
     from kerncfg.applier.adapters import LayerClass, Site, Sites
     from kerncfg.documents.target import Mode, Target
+    from kerncfg.sources import Source
 
-__all__ = ["Decided", "Decisions", "Verdict", "is_off"]
+__all__ = ["Decided", "Decisions", "Verdict", "condition_fault", "is_off", "joined", "said"]
 
 _Answer = TypeVar("_Answer")
 
@@ -107,11 +109,12 @@ class Decisions:
     """Decides for one plan and one pair of modes; loads each kernel once, and only when it may be used."""
 
     def __init__(self, plan: Plan, modes: tuple[Mode, Mode], owner: Owner) -> None:
-        self._plan = plan
-        self._modes = modes
-        self._owner = owner
+        self.plan = plan
+        self.modes = modes
+        self.owner = owner
         self.hints: dict[str, str] = {}  # the cure of a fault of a row of the user's, by row
         self._code: dict[Kernel, Any] = {}
+        self._sources: dict[str, Source] = {}  # of this run: what one of them finds out is not asked again
         self._ready: dict[tuple[int, LayerClass], tuple[_Ready, _Ready]] = {}
         self._plain: dict[type, _Plain] = {}
         self._kept: dict[str, Verdict] = {}
@@ -128,26 +131,28 @@ class Decisions:
         choices = [
             (step, choice)
             for step in steps
-            for mode in dict.fromkeys(self._modes)
+            for mode in dict.fromkeys(self.modes)
             for choice in (step.modes[mode].choices if mode in step.modes else ())
         ]
         for step, choice in choices:
             for needed in choice.kernel.with_dependencies():
-                if reason := untrusted(needed, self._plan.trust):
-                    raise TrustError(f"{row(step)}: {_said(choice)}: {reason}")
+                if reason := untrusted(needed, self.plan.trust):
+                    raise TrustError(f"{row(step)}: {said(choice)}: {reason}")
         particular = [choice for _, choice in choices if choice.needs or choice.kernel.variant]
-        device = self._plan.target.device
+        device = self.plan.target.device
         if particular and any(tensor.device.type == DEVICES[device].torch for tensor in tensors(root)):
             self._check_machine(particular, here(device))
-        firsts = (step.modes[mode].choices[:1] for step in steps for mode in self._modes if mode in step.modes)
+        firsts = (step.modes[mode].choices[:1] for step in steps for mode in self.modes if mode in step.modes)
         remote = {choice.kernel for found in firsts for choice in found if choice.kernel.files}
         if remote:
-            self._code |= fetch(remote, absent=True)  # all at once; what fails says so when its turn comes
+            self._code |= fetch(
+                remote, absent=True, made=self._sources
+            )  # all at once; what fails says so when its turn comes
 
     def _check_machine(self, choices: Iterable[Choice], machine: Target) -> None:
-        unfits = {_said(choice): reason for choice in choices if (reason := unfit(choice, machine))}
+        unfits = {said(choice): reason for choice in choices if (reason := unfit(choice, machine))}
         if unfits:
-            differences = self._plan.target.difference(machine)
+            differences = self.plan.target.difference(machine)
             told = ", ".join(
                 f"{key} is {planned} there and {found} here" for key, (planned, found) in differences.items()
             )
@@ -179,18 +184,18 @@ class Decisions:
     def _decide(self, site: Site, claim: Claim) -> Decided:
         step, excluded = claim
         if excluded is not None:
-            kept = self._keep(f"excluded by {excluded}")
+            kept = self.keep(f"excluded by {excluded}")
             return self._share(kept, kept)
         key = id(step), site.layer
         ready = self._ready.get(key)
         if ready is None:
-            first = self._prepare(step, self._modes[0])
-            second = first if self._modes[0] is self._modes[1] else self._prepare(step, self._modes[1])
+            first = self._prepare(step, self.modes[0])
+            second = first if self.modes[0] is self.modes[1] else self._prepare(step, self.modes[1])
             ready = self._ready[key] = first, second
         idle, training = ready[0].verdict, ready[1].verdict
         if idle is None or training is None:
             fault = _answer(lambda: self._barred(site, step))
-            barred = None if fault is None else self._keep(fault)
+            barred = None if fault is None else self.keep(fault)
             idle = idle or barred or self._choose(ready[0], site, step)
             training = idle if ready[1] is ready[0] else training or barred or self._choose(ready[1], site, step)
         decided = self._share(idle, training)
@@ -216,32 +221,35 @@ class Decisions:
         key = id(idle), id(training)
         found = self._decided.get(key)  # it holds both verdicts, so their ids stay theirs
         if found is None:
-            edit = Edit(self._owner, (idle.forward, training.forward), (idle.kernel, training.kernel))
+            edit = Edit(self.owner, (idle.forward, training.forward), (idle.kernel, training.kernel))
             swaps = idle.kernel is not None or training.kernel is not None
             found = self._decided[key] = Decided((idle, training), edit, swaps)
         return found
 
-    def _keep(self, reason: str) -> Verdict:
+    def keep(self, reason: str) -> Verdict:
+        """Return the verdict of a site that stays as it is, for a reason."""
         return self._kept.setdefault(reason, Verdict(status="kept", reason=reason))
 
     def _prepare(self, step: Step, mode: Mode) -> _Ready:
         found = step.modes.get(mode, ModePlan(choices=()))
         verdict = None
         if not found.choices:
-            verdict = self._keep(_joined(found, []) or f"the plan has no kernel for {mode}")
+            verdict = self.keep(joined(found, []) or f"the plan has no kernel for {mode}")
         elif found.choices[0].original:
             choice = found.choices[0]
             if is_off(found):
                 verdict = Verdict(status="off", reason=f"{choice.reason} ({choice.origin})")
             else:
-                verdict = self._keep(_joined(found, []) or choice.reason)
+                verdict = self.keep(joined(found, []) or choice.reason)
         return _Ready(mode, found, verdict, [])
 
     def _barred(self, site: Site, step: Step) -> str | None:
         """Say what keeps a module from any kernel, whichever it is."""
         module, layer = site.module, site.layer
-        if fault := device_fault(module, self._plan.target.device):
+        if fault := device_fault(module, self.plan.target.device):
             return fault
+        if FUSION in module.__dict__:
+            return "part of a fusion that was applied before, whose kernel runs its members as one"
         if "base_layer" in module._modules:
             return f"wrapped by the adapter {layer.cls.__module__}.{layer.cls.__qualname__} around base_layer"
         if isinstance(module, ScriptModule):
@@ -262,15 +270,15 @@ class Decisions:
                 ready.looked_at.append(self._look(choice, site.layer, ready.mode, step))
             option = ready.looked_at[index]
             if option is None:
-                return self._keep(_joined(ready.found, reasons) or choice.reason)
+                return self.keep(joined(ready.found, reasons) or choice.reason)
             fault = option if isinstance(option, str) else _fault(option, site, step)
             if fault is None:
                 assert isinstance(option, _Option)
                 return option.verdict if not reasons else self._second(option.verdict, reasons)
-            reasons.append(f"{_said(choice)}: {fault}")
+            reasons.append(f"{said(choice)}: {fault}")
         where = f"{site.path or 'the model itself'} ({site.layer.cls.__qualname__})"
         raise ContractError(
-            f"{where}: no kernel of {row(step)} is left for {ready.mode}: {_joined(ready.found, reasons)}",
+            f"{where}: no kernel of {row(step)} is left for {ready.mode}: {joined(ready.found, reasons)}",
             hint=f"{self.hints.get(row(step), 'mend the kernel or the row')}, or let it fall back: "
             f"{row(step)}.fallback=original",
         )
@@ -287,7 +295,7 @@ class Decisions:
     def _look(self, choice: Choice, layer: LayerClass, mode: Mode, step: Step) -> _Option | str | None:
         if choice.original:
             return None
-        code = self._load(choice.kernel)
+        code = self.code_of(choice.kernel)
         if isinstance(code, str):
             return code
         fitting = _answer(lambda: self._fit(code, layer, mode))
@@ -309,11 +317,11 @@ class Decisions:
     def _fit(self, code: Any, layer: LayerClass, mode: Mode) -> Fit:
         return fit(code, layer, mode)
 
-    def _load(self, kernel: Kernel) -> Any:
+    def code_of(self, kernel: Kernel) -> Any:
         """Return a kernel's code, or why it cannot be had; either is found out once."""
         if kernel not in self._code:
             try:
-                self._code[kernel] = _answer(lambda: load(kernel, self._plan.trust).code)
+                self._code[kernel] = _answer(lambda: load(kernel, self.plan.trust, made=self._sources).code)
             except SourceError as error:
                 self._code[kernel] = error.message.removeprefix(str(kernel.reference)).lstrip(": ")
         return self._code[kernel]
@@ -334,29 +342,34 @@ def _fault(option: _Option, site: Site, step: Step) -> str | None:
 
 
 def _module_fault(option: _Option, site: Site, step: Step) -> str | None:
-    """Say what of this very module speaks against a choice.
+    """Say what of this very module speaks against a choice; the user's own conditions may raise an `ApplyError`."""
+    fault = module_fault(site.module, option.fit)
+    if fault is not None or not option.choice.conditions:
+        return fault
+    return condition_fault(option.choice, site.module, site.path, step)
+
+
+def condition_fault(choice: Choice, module: nn.Module, path: str, step: Step) -> str | None:
+    """Say which of a choice's conditions does not hold for a module.
 
     Raises:
         ApplyError: A condition that the user wrote asks for an attribute that the module has not.
     """
-    fault = module_fault(site.module, option.fit)
-    if fault is not None or not option.choice.conditions:
-        return fault
     try:
-        return conditions_fault(site.module, option.choice.conditions)
+        return conditions_fault(module, choice.conditions)
     except MissingAttribute as missing:
         lacks = f"when.{missing} asks for what the module has not"
-        asked = option.choice.asked.get(str(missing), option.choice.origin)
+        asked = choice.asked.get(str(missing), choice.origin)
         if (asked or "").startswith("preset:"):
             return lacks
-        where = f"{site.path or 'the model itself'} ({site.layer.cls.__qualname__})"
+        where = f"{path or 'the model itself'} ({type(module).__qualname__})"
         raise ApplyError(
-            f"{row(step)}: {_said(option.choice)}: {lacks}, found at {where}",
+            f"{row(step)}: {said(choice)}: {lacks}, found at {where}",
             hint="name an attribute that every module of the row has, or narrow the row with match or exclude",
         ) from None
 
 
-def _said(choice: Choice) -> str:
+def said(choice: Choice) -> str:
     """Return a choice as it was written, with the commit behind it and where it was said."""
     kernel = choice.kernel
     commit = [f"commit {kernel.commit}"] if kernel.commit and kernel.commit not in str(kernel.reference) else []
@@ -368,5 +381,6 @@ def _spelled(step: Step) -> str:
     return ", ".join(f"{key} {value}" for key, value in (step.match.to_dict() if step.match else {}).items())
 
 
-def _joined(found: ModePlan, reasons: list[str]) -> str:
+def joined(found: ModePlan, reasons: list[str]) -> str:
+    """Return what was rejected when the plan was made, and what speaks against the rest here, in one line."""
     return "; ".join([*(f"{rejection.reference}: {rejection.reason}" for rejection in found.rejected), *reasons])

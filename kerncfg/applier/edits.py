@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
     from kerncfg.documents.plan import Kernel
 
-__all__ = ["Edit", "Forward", "FunctionEdit", "Owner", "Replaced", "with_functions"]
+__all__ = ["FUSION", "Edit", "Forward", "FunctionEdit", "Owner", "Replaced", "with_functions"]
 
+FUSION = "_kerncfg_fusion"  # the entry of a module that is part of a fusion
 _numbers = itertools.count(1)
 
 Forward = Callable[..., Any]

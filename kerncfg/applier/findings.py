@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from kerncfg.applier.decide import Decided, is_off
-from kerncfg.applier.functions import FunctionSite, function_names
+from kerncfg.applier.decide import Decided, Verdict, is_off
+from kerncfg.applier.functions import function_names
 from kerncfg.applier.match import Claim, offered, origin, row
 from kerncfg.errors import ApplyError, KerncfgWarning
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kerncfg.applier.adapters import Sites
     from kerncfg.documents.plan import Plan, Step
 
-__all__ = ["Findings", "check"]
+__all__ = ["Findings", "Outcome", "check"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,38 +31,47 @@ class Findings:
     absent: tuple[str, ...]
 
 
+class Outcome(NamedTuple):
+    """What became of one site that a row takes: whether some mode swaps it, and why or why not in each."""
+
+    step: Step
+    swaps: bool
+    verdicts: tuple[Verdict, Verdict]
+
+
 def check(
     plan: Plan,
     sites: Sites,
     claims: Sequence[Claim | None],
     decided: Sequence[Decided | None],
-    functions: Sequence[FunctionSite],
+    others: Iterable[Outcome],
     hints: Mapping[str, str],
+    left: Mapping[str, str],
 ) -> Findings:
     """Return what is to be said of rows without effect; warn if a plan that names kernels swaps nothing.
 
-    `hints` is the cure for a row whose kernel does not fit, by row.
+    `others` are the sites that are no layers. `hints` is the cure for a row whose kernel does not fit, by row, `left`
+    to which fusions a row left sites of its own.
 
     Raises:
         ApplyError: The plan is strict, and a row of the user's that names a kernel swaps nothing.
     """
-    outcomes = {(claim[0].name, outcome) for claim, outcome in zip(claims, decided, strict=True) if claim and outcome}
-    outcomes.update((one.step.name, one.decided) for one in functions)
-    taking = {name for name, _ in outcomes}
-    swapping = {name for name, outcome in outcomes if outcome.swaps}
-    layers = [step for step in plan.steps if step.node == "kernels"]
-    missing = {step.name: _missing(step, sites) for step in layers if step.own and step.name not in taking}
-    wanted = [step for step in plan.steps if step.own and _names_kernels(step)]
-    idle = {
-        row(step): (missing.get(step.name) or _reason(step, outcomes)) if step in layers else step.reason
-        for step in wanted
-        if step.name not in swapping or step not in layers
-    }
+    shared = {(claim[0].key, one): claim[0] for claim, one in zip(claims, decided, strict=True) if claim and one}
+    outcomes = [Outcome(step, one.swaps, one.verdicts) for (_, one), step in shared.items()]
+    outcomes += others
+    taking = {one.step.key for one in outcomes}
+    swapping = {one.step.key for one in outcomes if one.swaps}
+    own = [step for step in plan.steps if step.own]
+    without = [step for step in own if step.node == "kernels" and step.key not in taking and step.key not in left]
+    missing = {step.key: _missing(step, sites) for step in without}
+    wanted = [step for step in own if _names_kernels(step) and step.key not in swapping]
+    absent_or_left = {**left, **missing}
+    idle = {row(step): _reason(step, outcomes) or absent_or_left.get(step.key) or step.reason for step in wanted}
     if idle and (plan.strict or not swapping):
         _refuse(plan, idle)
-    notes = [f"{row(step)}: {missing[step.name]}" for step in layers if step.name in missing]
+    notes = [*(f"{name}: {reason}" for name, reason in absent_or_left.items())]
     notes += [f"{name}: {hint}" for name, hint in hints.items()]
-    absent = tuple(step.name for step in plan.steps if not step.own and step.name not in taking)
+    absent = tuple(step.name for step in plan.steps if not step.own and step.key not in taking and step.key not in left)
     if absent:
         notes.append(f"{len(absent)} inherited {'row has' if len(absent) == 1 else 'rows have'} no layer in this model")
     return Findings(notes=tuple(notes), idle=idle, absent=absent)
@@ -87,17 +96,17 @@ def _outside() -> int:
 
 def _names_kernels(step: Step) -> bool:
     """Whether a row asks for a kernel in some mode; rows that are off, and plans switched off, do not."""
-    return step.kind == "bind" or any(found.rejected for found in step.modes.values()) or _no_device(step)
+    return step.kind != "keep" or any(found.rejected for found in step.modes.values()) or _no_device(step)
 
 
 def _no_device(step: Step) -> bool:
     return not all(is_off(found) for found in step.modes.values()) and step.reason.startswith("no row for ")
 
 
-def _reason(step: Step, outcomes: set[tuple[str, Decided]]) -> str:
+def _reason(step: Step, outcomes: Iterable[Outcome]) -> str:
     """Return why the sites of a row were kept."""
     return "; ".join(
-        sorted({verdict.reason for name, found in outcomes if name == step.name for verdict in found.verdicts})
+        sorted({verdict.reason for one in outcomes if one.step.key == step.key for verdict in one.verdicts})
     )
 
 

@@ -135,7 +135,7 @@ class FunctionDecisions(Decisions):
     """Decides for functions as for layers, but for what fits; code that was loaded for layers is not loaded again."""
 
     def __init__(self, others: Decisions) -> None:
-        super().__init__(others._plan, others._modes, others._owner)
+        super().__init__(others.plan, others.modes, others.owner)
         self.hints, self._code = others.hints, others._code
         self._obstacles: dict[_Calling, str | None] = {}
         self._edits: dict[tuple[Any, ...], FunctionEdit] = {}
@@ -174,7 +174,7 @@ class FunctionDecisions(Decisions):
         self, claims: list[FunctionClaim], layer: Decided | None, taken: Claim | None
     ) -> Iterator[FunctionSite]:
         if layer is not None and layer.swaps and taken is not None:
-            verdict = self._keep(f"{row(taken[0])} took the whole forward, which calls it")
+            verdict = self.keep(f"{row(taken[0])} took the whole forward, which calls it")
             decided = [self._share(verdict, verdict)] * len(claims)
             edit = None
         else:
@@ -198,7 +198,7 @@ class FunctionDecisions(Decisions):
                 Replaced(name, outcome.edit.forwards, outcome.edit.kernels)
                 for name, outcome in zip(names, decided, strict=True)
             ]
-            self._edits[key] = with_functions(self._owner, site.layer.classes[-1], (*kept, *own))
+            self._edits[key] = with_functions(self.owner, site.layer.classes[-1], (*kept, *own))
         return self._edits[key]
 
 

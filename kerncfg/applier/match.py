@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from kerncfg.documents.plan import Step
-from kerncfg.errors import ApplyError, ConflictError
+from kerncfg.errors import ConflictError
 
 if TYPE_CHECKING:
     from kerncfg.applier.adapters import LayerClass, Site, Sites
@@ -62,11 +62,7 @@ def claims(sites: Sites, steps: Sequence[Step]) -> list[Claim | None]:
 
     Raises:
         ConflictError: Two rows take one module by `match`.
-        ApplyError: A row is for fusion or attention, which this version does not replace.
     """
-    for step in steps:
-        if step.kind in ("fuse", "attend"):
-            raise ApplyError(f"{row(step)}: this version of kerncfg replaces layers only", hint=f"write ~{row(step)}")
     steps = [step for step in steps if step.node == "kernels"]
     rows = {layer: _Rows.of(layer, steps) for layer in set(sites.layers) if layer is not None}
     found: list[Claim | None] = [None if layer is None else rows[layer].all for layer in sites.layers]
