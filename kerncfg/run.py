@@ -108,8 +108,13 @@ def run(
             with redirect_stdout(sys.stderr):
                 _carried_out(outcome, carry_out, lambda outcome, stage: None)
 
-    _launch(job, rewrite(overrides), config_dir, multirun=multirun)
-    return outcomes + (_elsewhere(sweep, outcomes, show) if sweep else [])
+    try:
+        _launch(job, rewrite(overrides), config_dir, multirun=multirun)
+    except Exception as error:
+        if isinstance(error, KerncfgError) or sweep is None or not _SWEEPS:
+            raise
+        raise _stopped(error, outcomes or _elsewhere(sweep, show), total) from error
+    return outcomes or (_elsewhere(sweep, show) if sweep else [])
 
 
 def _launch(job: Callable[[Any], None], words: Sequence[str], config_dir: Path | None, *, multirun: bool) -> None:
@@ -148,10 +153,19 @@ def _carried_out(outcome: Outcome, carry_out: Callable[..., None], show: Callabl
     show(outcome, "end")
 
 
-def _elsewhere(sweep: str, here: Sequence[Outcome], show: Callable[[Outcome, str], None]) -> list[Outcome]:
+def _stopped(error: Exception, outcomes: Sequence[Outcome], total: int | None) -> SourceError:
+    """Return the error of a sweep that its launcher could not end, as where one of its processes is killed."""
+    ended = sum(outcome.finished for outcome in outcomes)
+    said = " ".join(str(error).split())
+    of = f" of {total}" if total else ""
+    hint = f"what ended is kept: kerncfg compare {outcomes[0].folder.parent}" if outcomes else None
+    return SourceError(f"the launcher raised {type(error).__name__}: {said}; {ended}{of} jobs had ended", hint=hint)
+
+
+def _elsewhere(sweep: str, show: Callable[[Outcome, str], None]) -> list[Outcome]:
     """Return what the jobs of a sweep did that ran in other processes, from their folders, and show it in order."""
     place = _SWEEPS.pop()
-    if here or not place.is_dir():
+    if not any(place.rglob("outcome.json")):
         return []
     found = [outcome for outcome in map(read, folders(place)) if outcome.sweep == sweep]
     for outcome in sorted(found, key=lambda outcome: outcome.number):

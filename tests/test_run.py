@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+import kerncfg
 from kerncfg.cli import main
 from kerncfg.compiler.schema import validate
 from tests.builders import kernel_folder
@@ -172,6 +174,37 @@ def test_a_sweep_in_other_processes_as_json_prints_nothing_but_data(tmp_path: Pa
     validate(data, "run")
     assert [made["swept"] for made in data["runs"]] == [["model=qwen3"], ["model=llama"]]
     assert "called" in done.stderr
+
+
+KILLED = """
+import os, pathlib, time
+import torch
+
+def fine():
+    return torch.nn.Linear(4, 4), {"input": torch.ones(1, 4)}
+
+def ends():
+    while not pathlib.Path("sweep/0/report.html").exists():
+        time.sleep(0.1)
+    os._exit(9)
+"""
+
+
+def test_a_sweep_whose_process_is_killed_says_so_and_keeps_what_had_ended(folder: Path) -> None:
+    (folder / "killed.py").write_text(KILLED)
+    models = "model={factory: python:killed:fine},{factory: python:killed:ends}"
+    done = subprocess.run(
+        [sys.executable, "-m", "kerncfg", "run", "-m", models, "hydra/launcher=joblib", "hydra.launcher.n_jobs=2",
+         "hydra.sweep.dir=sweep"],
+        cwd=folder, capture_output=True, text=True, timeout=240, check=False,
+        env={**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
+    )  # fmt: skip
+    assert done.returncode == 3, done.stderr
+    assert "error: the launcher raised TerminatedWorkerError" in done.stderr
+    assert "1 of 2 jobs had ended" in done.stderr
+    assert "the run did not come to its end" in done.stderr
+    assert call("compare", "sweep") == 1
+    assert [job["passed"] for job in kerncfg.compare(folder / "sweep").to_dict()["jobs"]] == [True, False]
 
 
 def test_what_a_job_of_a_sweep_raises_is_its_own_and_not_the_others(
