@@ -27,6 +27,7 @@ print(json.dumps({
     "schemas": any(kerncfg.locations.schemas().glob("*.schema.json")),
     "package": str(package),
     "typed": (package / "py.typed").is_file(),
+    "page": all((package / "page" / name).is_file() for name in ("page.css", "page.js")),
     "plugins": [cls.__module__ for cls in Plugins.instance().discover(SearchPathPlugin)],
     "version": importlib.metadata.version("kerncfg"),
 }))
@@ -91,7 +92,7 @@ def test_every_file_is_found_from_another_directory(installed: Path, tmp_path: P
     found = json.loads(_run(installed, "-c", PROBE, cwd=tmp_path))
     assert found.pop("package").startswith((str(CHECKOUT), str(installed.parent.parent)))
     assert "hydra_plugins.kerncfg" in found.pop("plugins")
-    assert found == {"conf": True, "schemas": True, "typed": True, "version": DECLARED["version"]}
+    assert found == {"conf": True, "schemas": True, "typed": True, "page": True, "version": DECLARED["version"]}
 
 
 def test_the_console_script_plans_from_another_directory(installed: Path, tmp_path: Path) -> None:
