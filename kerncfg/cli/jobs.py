@@ -99,7 +99,7 @@ def report(folder: Path, output: Path | None) -> None:
 )
 @as_data
 def compare(folders: tuple[Path, ...], output: Path | None, as_json: bool) -> int:
-    """Compare runs: those of a sweep's folder, or of several folders.
+    """Compare the runs of a sweep, or of several folders.
 
     Prints one line for each run, and makes one HTML page of all. The exit code is 1 if one of them failed.
     """
