@@ -6,6 +6,7 @@ Every kernel is safe for `torch.compile`, and training has another one than infe
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -198,3 +199,57 @@ class Doubled(nn.Module):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         return functional.linear(input, self.weight, self.bias) * 2
+
+
+class Gated(nn.Module):
+    """A gated MLP with its activation hard-coded, four times."""
+
+    gate_proj: nn.Module
+    up_proj: nn.Module
+    down_proj: nn.Module
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x)) * 4
+        return result
+
+
+class LayerForward(LayerIdle):
+    has_backward = False
+
+
+class LayerEager(LayerIdle):
+    can_torch_compile = False
+
+
+class FunctionForward(FunctionIdle):
+    has_backward = False
+
+
+class FunctionEager(FunctionIdle):
+    can_torch_compile = False
+
+
+class FusionForward(FusionIdle):
+    has_backward = False
+
+
+class FusionForwardLayout(FusionIdleLayout):
+    pass
+
+
+class FusionEager(FusionIdle):
+    can_torch_compile = False
+
+
+class FusionEagerLayout(FusionIdleLayout):
+    pass
+
+
+def _flagged(flag: str) -> Any:
+    made = FunctionType(attention_idle.__code__, globals(), f"attention_{flag}", attention_idle.__defaults__)
+    setattr(made, flag, False)
+    return made
+
+
+attention_forward = _flagged("has_backward")
+attention_eager = _flagged("can_torch_compile")
