@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
+from collections import Counter
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
@@ -22,12 +23,29 @@ from transformers.initialization import no_init_weights
 from transformers.models.auto import modeling_auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-__all__ = ["FAMILIES", "LEFT_OUT", "architectures", "build"]
+from kerncfg.applier.adapters import adapter_for
+from kerncfg.applier.attention import parts
+
+__all__ = ["FAMILIES", "LEFT_OUT", "architectures", "build", "page", "row"]
 
 # A dozen families, for every run: decoders, encoders, both, vision, speech, states, experts, and several parts.
 FAMILIES = (
     "llama", "qwen3", "gemma3_text", "gpt2", "gpt_oss", "qwen3_5_text", "mamba2", "bert", "t5", "vit", "whisper", "llava", "clip",
 )  # fmt: skip
+
+PAGE = """# Architectures
+
+What kerncfg finds in the architectures of transformers {version}: the names that rows can use, with the number of their
+sites in a tiny model, which has {layers} layers of a kind where its configuration lets it. A layer's name takes the modules
+of a class, a function's the callers of a function; attention is the number of parts that can have one of their own. Where
+no name stands, a row needs a [`match`](config.md). Of {all} architectures {built} were built, given other kernels, and taken
+back to what they were.
+
+`python docs/_architectures.py` writes this page.
+
+| architecture | class | layers | functions | attention |
+|---|---|---|---|---|
+"""
 
 LAYERS = 2
 SIZES: Mapping[str, int] = {
@@ -75,14 +93,22 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
     **dict.fromkeys(("pocket_tts_audio_tokenizer", "pocket_tts_audio_tokenizer_decoder"), {"upsample_groups": 64}),
     **dict.fromkeys(("muse_spark_audio",), {"num_hidden_layers": AS_IT_IS}),
     **dict.fromkeys(("nemo_speechlm", "nemotron3_5_transcribe_audio"), {"head_config.audio_hidden_size": 64}),
-    **dict.fromkeys((f"vibevoice_acoustic_tokenizer{part}" for part in ("", "_encoder", "_decoder")), {"num_filters": 8}),
+    **dict.fromkeys(
+        (f"vibevoice_acoustic_tokenizer{part}" for part in ("", "_encoder", "_decoder")), {"num_filters": 8}
+    ),
     **dict.fromkeys(("wavtokenizer", "wavtokenizer_encoder"), {"codebook_dim": 64}),
-    **dict.fromkeys(("inkling2", "inkling2_loop"), {"vision_config.text_hidden_size": 64, "audio_config.text_hidden_size": 64}),
+    **dict.fromkeys(
+        ("inkling2", "inkling2_loop"), {"vision_config.text_hidden_size": 64, "audio_config.text_hidden_size": 64}
+    ),
     "cohere_compass_text": {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 10000.0}}},
     "d_fine": {"backbone_config": transformers.HGNetV2Config(out_indices=[2, 3, 4])},
     "dbrx": {"attn_config.rope_theta": 10000.0},
     "deepseek_ocr2": {"text_config.mlp_layer_types": ["dense", "sparse"]},
-    "diffusion_gemma": {"text_config.num_experts": 4, "text_config.top_k_experts": 2},
+    "diffusion_gemma": {
+        "text_config.num_experts": 4,
+        "text_config.top_k_experts": 2,
+        "text_config.moe_intermediate_size": 32,
+    },
     "dory": {"num_hidden_layers": 3, "n_input_layers": 1, "n_recurrent_layers": 1, "n_output_layers": 1},
     "dots1": {"n_routed_experts": 8, "n_shared_experts": 1, "moe_intermediate_size": 32, "num_experts_per_tok": 2},
     "efficientloftr": {"hidden_size": AS_IT_IS},
@@ -90,7 +116,9 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "esm": {"vocab_size": 33},
     "fun_asr_nano": {"adaptor_config.intermediate_size": 16, "adaptor_config.hidden_size": 64},
     "gemma3n_text": {"num_kv_shared_layers": 0},
-    "gemma4_assistant": {"text_config": transformers.Gemma4TextConfig(hidden_size_per_layer_input=0, vocab_size_per_layer_input=0)},
+    "gemma4_assistant": {
+        "text_config": transformers.Gemma4TextConfig(hidden_size_per_layer_input=0, vocab_size_per_layer_input=0)
+    },
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
     "granite4_vision": {"deepstack_layer_map": [], "downsample_rate": "4/8"},
     "granite_docling": {"vision_config.out_hidden_size": 64},
@@ -180,7 +208,9 @@ def tiny(cls: type[PretrainedConfig], said: Mapping[str, Any] | None = None, lik
         if isinstance(value, PretrainedConfig) and name not in own:
             inner = {path.partition(".")[2]: one for path, one in said.items() if path.startswith(f"{name}.")}
             settings[name] = tiny(type(value), inner, value)
-        elif name not in own and (isinstance(value, int | float | str) or (type(value) is list and "layer" not in name)):
+        elif name not in own and (
+            isinstance(value, int | float | str) or (type(value) is list and "layer" not in name)
+        ):
             size = _size(name, value, like or usual)
             settings |= {name: size} if size != _default(usual, name) else {}
     return cls(**settings)
@@ -215,3 +245,27 @@ def _size(name: str, value: Any, config: PretrainedConfig) -> Any:
     if name == "num_key_value_heads" and value == _default(config, "num_attention_heads"):
         name = "num_attention_heads"  # as many: its attention is not grouped
     return min(SIZES.get(name, value), value)
+
+
+def row(model_type: str, model: nn.Module | None = None) -> str:
+    """Return the row of the page for an architecture, with what is found in its tiny model."""
+    name = CLASSES.get(model_type, architectures()[model_type])
+    if model_type in LEFT_OUT:
+        return f"| `{model_type}` | {name} | not looked at: {LEFT_OUT[model_type]} | | |"
+    model = build(model_type) if model is None else model
+    sites = adapter_for(model).sites(model)
+    layers = Counter(site.layer.name for site in sites if site.layer.name)
+    functions = Counter(one.name for site in sites for one in site.layer.functions if one.name)
+    attention = sum(not part.mute for part in parts(model))
+    return f"| `{model_type}` | {name} | {_counts(layers)} | {_counts(functions)} | {attention or ''} |"
+
+
+def _counts(found: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(found.items()))
+
+
+def page() -> str:
+    """Return the page of all architectures."""
+    rows = [row(model_type) for model_type in architectures()]
+    head = PAGE.format(version=transformers.__version__, layers=LAYERS, all=len(rows), built=len(rows) - len(LEFT_OUT))
+    return head + "".join(f"{line}\n" for line in rows)
