@@ -19,7 +19,6 @@ from kerncfg.applier.report import STATUSES
 from kerncfg.documents.config import ORIGINAL, KernelRef
 from kerncfg.documents.plan import Attend, Choice, Kernel, ModePlan, Step
 from kerncfg.documents.target import Mode
-from kerncfg.sources import local  # imported by the first apply, and then it stays
 from tests import originals
 from tests.architectures import FAMILIES, LEFT_OUT, architectures, build, row
 from tests.planning import TRUST, plan, step

@@ -133,6 +133,7 @@ def test_presets_experiments_and_the_users_own_files_work_together(installed: Pa
         "GELU": ["my_conf/kernels/mine.yaml:3"],
         "RMSNorm": ["preset: kernels/bundled.yaml:5"],
         "SiLU": ["my_conf/kernels/mine.yaml:2"],
+        "rotary_pos_emb": ["preset: kernels/bundled.yaml:33"],
     }
     assert f"{users}/kernels/mine:Gelu" in json.dumps(plan)  # from the file's folder, not the working directory
 
@@ -142,7 +143,7 @@ def test_an_unknown_option_tells_both_places_that_were_looked_in(installed: Path
     done = subprocess.run([installed, "-c", script], cwd=users.parent, capture_output=True, text=True, timeout=240)
     said = done.stderr
     assert "looked in my_conf and /" in said
-    assert "did you mean mine? there are bundled, default, liger, mine, none, reference" in said
+    assert "did you mean mine? there are bundled, bundled_gemma, default, liger, mine, none, reference" in said
 
 
 def test_all_of_it_works_inside_someone_elses_hydra_job_and_in_eight_threads(

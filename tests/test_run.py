@@ -50,7 +50,9 @@ def test_a_run_leaves_config_overrides_and_four_documents(folder: Path, capsys: 
     assert yaml.safe_load((made / ".hydra" / "overrides.yaml").read_text())[0] == "kernels=bundled"
     assert yaml.safe_load((made / ".hydra" / "config.yaml").read_text())["kernels"]["RMSNorm"]["cuda"]
     report = json.loads((made / "report.json").read_text())
-    assert report["counts"]["swapped"] == 9  # four norms in each of two layers, and the last
+    assert (
+        report["counts"]["swapped"] == 11
+    )  # four norms and a rotary embedding in each of two layers, and the last norm
     out = capsys.readouterr().out
     assert f"passed: {made}" in out.replace(str(folder) + "/", "") or "passed: " in out
 
@@ -127,7 +129,7 @@ def test_a_sweep_makes_a_folder_for_each_run(folder: Path, capsys: pytest.Captur
     made = runs(folder)
     assert len(made) == 2
     swapped = [json.loads((each / "report.json").read_text())["counts"]["swapped"] for each in made]
-    assert swapped == [0, 9]
+    assert swapped == [0, 11]
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if line.startswith("run ") and " of 2: " in line] == [
         "run 1 of 2: kernels=none", "run 2 of 2: kernels=bundled",
@@ -250,7 +252,7 @@ def test_a_sweep_as_json_has_the_shape_of_a_run(capsys: pytest.CaptureFixture[st
 def test_llama_runs_the_same_kernels(folder: Path) -> None:
     assert call("run", "kernels=bundled", "model=llama", "model.config.num_hidden_layers=2", "model.sequence=16") == 0
     (made,) = runs(folder)
-    assert json.loads((made / "report.json").read_text())["counts"]["swapped"] == 5
+    assert json.loads((made / "report.json").read_text())["counts"]["swapped"] == 7
     verification = json.loads((made / "verification.json").read_text())
     assert verification["passed"] and verification["rows"]
 

@@ -23,7 +23,10 @@ CASES = {
     "inside a class": 'class A:\n    @hub("B")\n    class B:\n        pass\n',
     "inside a function": 'def f():\n    @hub("B")\n    class B:\n        pass\n    return B\n',
     "two of a name": 'if True:\n    class A:\n        pass\n\n@hub("A")\nclass A:\n    pass\n',
-    "two branches": 'try:\n    @hub("A")\n    class A:\n        pass\nexcept E:\n    @hub("B")\n    class A:\n        pass\n',
+    "two branches": (
+        'try:\n    @hub("A")\n    class A:\n        pass\n'
+        'except E:\n    @hub("B")\n    class A:\n        pass\n'
+    ),
     "in a string": 'x = """\n@hub("A")\nclass A:\n    pass\n"""\nclass A:\n    pass\n',
     "in a string alone": 'x = """\n@hub("A")\nclass A:\n    pass\n"""\n',
     "a string of several lines": '@hub("""\nA\n""")\nclass A:\n    pass\n',
@@ -51,8 +54,8 @@ def test_a_part_says_what_the_whole_says(text: str) -> None:
 
 @pytest.mark.parametrize(("case", "alone"), [("one", True), ("several lines", True), ("two of a name", False)])
 def test_only_what_stands_alone_is_read_alone(case: str, alone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    parsed = []
-    monkeypatch.setattr(statements, "_all", lambda text: parsed.append(text) or {})
+    parsed: list[str] = []
+    monkeypatch.setattr(statements, "_all", lambda text: (parsed.append(text), {})[1])  # type: ignore[func-returns-value]
     decorated(CASES[case], ["hub"], lambda name: True)
     assert not parsed if alone else parsed
 
@@ -76,9 +79,9 @@ def test_what_is_no_python_is_none() -> None:
 
 
 def test_a_dotted_name_is_asked_for_as_a_whole() -> None:
-    asked = []
+    asked: list[str] = []
     text = textwrap.dedent('@kernels.hub("A")\nclass A:\n    pass\n')
-    decorated(text, ["kernels"], lambda name: bool(asked.append(name)))
+    decorated(text, ["kernels"], lambda name: bool(asked.append(name)))  # type: ignore[func-returns-value]
     assert asked == ["kernels.hub"]
 
 
