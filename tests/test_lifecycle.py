@@ -122,6 +122,7 @@ def test_a_model_is_one_graph_and_compiled_once_a_mode(
     torch.testing.assert_close(logits(compiled, False), own[False], **ROOM)
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")  # torch, of its own Inductor
 @pytest.mark.slow
 def test_inductor_compiles_all_kinds_as_one(swapped: dict[str, dict[bool, torch.Tensor]]) -> None:
     torch._dynamo.reset()
