@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
+from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,9 @@ from tests.snapshot import snapshot
 
 CHECKOUT = Path(__file__).parent.parent
 CONSENT = TRUST.plus("python:tests.originals")
+
+
+import_module("kerncfg.sources.local")  # the first apply would, and it stays
 
 
 def rows(sites: Sites) -> list[Step]:
