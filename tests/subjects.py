@@ -53,7 +53,7 @@ def packaged(name: str, dtype: str, layers: int) -> Loaded:
 def fault(name: str, row: str = "RMSNorm", training: bool = True) -> str:
     """Give the override that puts a kernel of `faults` on a row, in both modes or for inference only."""
     kernel = f"{FAULTS}:{name}"
-    return f"kernels.{row}.cpu={kernel if training else f'{{inference:{kernel},training:original}}'}"
+    return f"kernels.{row}.cpu={kernel if training else f'{{inference: {kernel},training: original}}'}"
 
 
 def applied(model: nn.Module, *overrides: str, mode: str | None = None) -> Bindings:
@@ -105,7 +105,7 @@ class Stack(nn.Module):
 
 def matched(name: str, cls: type[nn.Module] = Norm) -> str:
     """Give the override that puts a kernel of `faults` on every module of a class."""
-    return f"kernels.Mine={{match:{{class:{cls.__name__}}},cpu:{FAULTS}:{name}}}"
+    return f"kernels.Mine={{match: {{class: {cls.__name__}}},cpu: {FAULTS}:{name}}}"
 
 
 def stack(norm: type[Norm] = Norm) -> tuple[Stack, dict[str, Any]]:

@@ -61,7 +61,7 @@ def test_a_kernel_that_only_computes_otherwise_passes(name: str, dtype: str) -> 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_bundled_kernels_pass(model: str, dtype: str) -> None:
     loaded = packaged(model, dtype=dtype, layers=1)
-    mlp = "kernels.SwiGLUMLP={match:{class:'*MLP'},cpu:builtin:SwiGLUMLP}"
+    mlp = "kernels.SwiGLUMLP={match: {class: '*MLP'},cpu: builtin:SwiGLUMLP}"
     with applied(loaded.model, "kernels.RMSNorm.cpu=builtin:RMSNorm", mlp) as bindings:
         found = verify(bindings, loaded.inputs, POLICY)
     assert {row.name for row in found.rows} == {"RMSNorm", "SwiGLUMLP"}
@@ -189,7 +189,7 @@ def test_a_row_spans_the_modes_that_its_kernel_serves() -> None:
 
 def test_two_kernels_of_one_row_are_two_rows() -> None:
     loaded = qwen3()
-    kernels = "kernels.RMSNorm.cpu={inference:builtin:RMSNorm,training:%s}"
+    kernels = "kernels.RMSNorm.cpu={inference: builtin:RMSNorm,training: %s}"
     where = fault("WeakGradient").partition("=")[2]
     with applied(loaded.model, kernels % where) as bindings:
         found = verify(bindings, loaded.inputs, POLICY)
@@ -637,7 +637,7 @@ def test_the_attention_of_transformers_is_its_own_kernel_on_a_model_with_a_cache
     source = "from __future__ import annotations\n" + COPY + inspect.getsource(modeling.Qwen3Attention.forward)
     (folder / "__init__.py").write_text(source, "utf-8")
     loaded = qwen3()
-    override = f"kernels.Attention={{match:{{class:Qwen3Attention}},cpu:{folder}:Copied}}"
+    override = f"kernels.Attention={{match: {{class: Qwen3Attention}},cpu: {folder}:Copied}}"
     found = of(loaded.model, override, **loaded.inputs)
     assert [(row.reason, row.reference, row.sites) for row in found.rows] == [(None, "float64", 2)]
     assert found.passed
