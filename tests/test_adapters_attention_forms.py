@@ -65,7 +65,7 @@ class _Layer(torch.nn.Module):
         ("sdpa", "built-in", ("sdpa", "eager"), True),
         ("eager", "built-in", ("eager",), False),
     ],
-    ids=["flash", "interface", "declared", "plain", "unread", "torch", "paged", "sdpa", "eager"],
+    ids=["flash", "varlen alone", "interface", "declared", "plain", "unread", "torch", "paged", "sdpa", "eager"],
 )
 def test_the_form_decides_the_masks(code: Any, kind: str, masks: tuple[str, ...], skips: bool) -> None:
     found = form(code, "auto")
