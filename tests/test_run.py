@@ -137,7 +137,7 @@ def test_a_sweep_makes_a_folder_for_each_run(folder: Path, capsys: pytest.Captur
     head, first, second = (line.split() for line in lines[-3:])
     assert head == ["run", "overrides", "swapped", "passed", "model", "speedup", "folder"]
     assert first[:5] == ["1", "kernels=none", "0", "yes", "-"]
-    assert second[:4] == ["2", "kernels=bundled", "9", "yes"]
+    assert second[:4] == ["2", "kernels=bundled", "11", "yes"]
     assert Path(second[-1]) == made[1].relative_to(folder)
 
 
