@@ -453,9 +453,7 @@ def test_modules_added_later_are_reported_as_not_covered(four: kerncfg.Plan) -> 
     assert added == {
         (f"{above}.self_attn", "function"): reason,
         (f"{above}.self_attn", "attention"): reason,
-        **{
-            (f"{above}.{path}", "layer"): reason for path in ("self_attn.q_norm", "self_attn.k_norm", "input_layernorm")
-        },
+        **{(f"{above}.{path}", "layer"): reason for path in norms},
         (f"{above}.post_attention_layernorm", "fusion"): reason,
     }
     bindings.revert()
