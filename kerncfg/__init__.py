@@ -34,6 +34,8 @@ if TYPE_CHECKING:
         SourceError,
         TrustError,
     )
+    from kerncfg.page.report import report
+    from kerncfg.page.sweep import compare
 
 __all__ = [
     "ApplyError",
@@ -55,6 +57,7 @@ __all__ = [
     "Translation",
     "TrustError",
     "apply",
+    "compare",
     "fetch",
     "from_kernel_config",
     "from_liger",
@@ -63,6 +66,7 @@ __all__ = [
     "load_plan",
     "lock",
     "plan",
+    "report",
     "revert",
     "to_kernel_config",
     "translate",
@@ -76,6 +80,7 @@ _HOMES = {
     "Report": "kerncfg.applier.apply",
     "Translation": "kerncfg.dialects.translation",
     "apply": "kerncfg.applier.apply",
+    "compare": "kerncfg.page.sweep",
     "fetch": "kerncfg.api",
     "from_kernel_config": "kerncfg.dialects.kernel_config",
     "from_liger": "kerncfg.dialects.liger",
@@ -84,6 +89,7 @@ _HOMES = {
     "load_plan": "kerncfg.api",
     "lock": "kerncfg.api",
     "plan": "kerncfg.api",
+    "report": "kerncfg.page.report",
     "revert": "kerncfg.applier.apply",
     "to_kernel_config": "kerncfg.dialects.kernel_mapping",
     "translate": "kerncfg.dialects.files",

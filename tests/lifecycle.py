@@ -6,17 +6,20 @@ Every kernel is safe for `torch.compile`, and training has another one than infe
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 
 from kerncfg.documents.config import Trust
-from kerncfg.documents.plan import Plan, Step
 from kerncfg.documents.target import Mode
 from tests.fusing import MEMBERS, transformer
 from tests.planning import plan, step
+
+if TYPE_CHECKING:
+    from kerncfg.documents.plan import Plan, Step
 
 INFERENCE, TRAINING, INFERENCE_COMPILE, TRAINING_COMPILE = Mode
 
@@ -156,13 +159,13 @@ def _names(idle: str, training: str) -> dict[Mode, str]:
     return {INFERENCE: idle, TRAINING: training, INFERENCE_COMPILE: idle, TRAINING_COMPILE: training}
 
 
-def steps(**said: Any) -> dict[str, Step]:
+def steps(members: list[tuple[str, str]] = MEMBERS, **said: Any) -> dict[str, Step]:
     """One row for each kind; `said` is laid over every one of them."""
     return {
         "layer": step("RMSNorm", _names("LayerIdle", "LayerTraining"), **said),
         "function": step("rotary_pos_emb", _names("FunctionIdle", "FunctionTraining"), **said),
         "attention": step("default", _names("attention_idle", "attention_training"), node="attention", **said),
-        "fusion": step("norm_mlp", _names("FusionIdle", "FusionTraining"), node="fusions", members=MEMBERS, **said),
+        "fusion": step("norm_mlp", _names("FusionIdle", "FusionTraining"), node="fusions", members=members, **said),
     }
 
 
@@ -186,3 +189,67 @@ def logits(model: Any, training: bool | None = None) -> torch.Tensor:
 
 def close(first: torch.Tensor, second: torch.Tensor) -> bool:
     return torch.allclose(first, second, **ROOM)
+
+
+class Doubled(nn.Module):
+    """A linear layer, twice."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return functional.linear(input, self.weight, self.bias) * 2
+
+
+class Gated(nn.Module):
+    """A gated MLP with its activation hard-coded, four times."""
+
+    gate_proj: nn.Module
+    up_proj: nn.Module
+    down_proj: nn.Module
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x)) * 4
+        return result
+
+
+class LayerForward(LayerIdle):
+    has_backward = False
+
+
+class LayerEager(LayerIdle):
+    can_torch_compile = False
+
+
+class FunctionForward(FunctionIdle):
+    has_backward = False
+
+
+class FunctionEager(FunctionIdle):
+    can_torch_compile = False
+
+
+class FusionForward(FusionIdle):
+    has_backward = False
+
+
+class FusionForwardLayout(FusionIdleLayout):
+    pass
+
+
+class FusionEager(FusionIdle):
+    can_torch_compile = False
+
+
+class FusionEagerLayout(FusionIdleLayout):
+    pass
+
+
+def _flagged(flag: str) -> Any:
+    made = FunctionType(attention_idle.__code__, globals(), f"attention_{flag}", attention_idle.__defaults__)
+    setattr(made, flag, False)
+    return made
+
+
+attention_forward = _flagged("has_backward")
+attention_eager = _flagged("can_torch_compile")

@@ -27,6 +27,7 @@ from kerncfg.documents.plan import Kernel
 from kerncfg.errors import ApplyError, ConflictError
 from kerncfg.sources import KernelCode, reload
 from tests import attending, attention_kernels
+from tests.architectures import build
 from tests.attending import LENGTH, TOLERANCE, WINDOW, call, implementations, padding, tokens
 from tests.attention_kernels import FLASH, blind, interface, plain
 from tests.snapshot import snapshot
@@ -393,6 +394,19 @@ def test_state_and_parameters_are_the_same_while_it_is_on() -> None:
     before = [(name, id(value)) for name, value in model.named_parameters()], list(model.state_dict())
     attend(model, None, interface)
     assert ([(name, id(value)) for name, value in model.named_parameters()], list(model.state_dict())) == before
+
+
+def test_asking_what_a_part_can_use_writes_to_no_configuration() -> None:
+    """transformers' setter writes to the configurations inside, too."""
+    model: Any = build("sam")  # the configuration of its first part holds those of others
+    held = implementations(model)
+    inner = [model.config.mask_decoder_config, model.config.vision_config]
+    before = [dict(vars(config)) for config in inner]
+    for part in parts(model):
+        for name in ("eager", "sdpa", "flex_attention"):
+            fault(Wanted.of(part, name))
+    assert implementations(model) == held
+    assert [dict(vars(config)) for config in inner] == before
 
 
 def test_choices_are_reverted_in_reverse_order() -> None:

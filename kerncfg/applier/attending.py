@@ -108,9 +108,9 @@ def _choose(part: Part, step: Step, mode: Mode, decisions: Decisions) -> tuple[V
                 break  # the policy's fallback is no answer to an explicit choice that a part cannot take
             return decisions.keep(joined(found, reasons) or choice.reason), None
         code = _code(choice, decisions)
-        flag = None if isinstance(code, _Reason) else _flag(code, mode)
-        reason = code if isinstance(code, _Reason) else flag or _fault(choice, part, code, step)
-        refused = refused or flag is None
+        filtered = None if isinstance(code, _Reason) else _filtered(choice, part, code, step, mode)
+        reason = code if isinstance(code, _Reason) else filtered or fault(_wanted(part, code, step))
+        refused = refused or filtered is None
         if reason is None:
             where = f" ({choice.origin})" if choice.origin else ""
             passed = f"; passed over: {'; '.join(reasons)}" if reasons else ""
@@ -151,9 +151,14 @@ def _flag(code: Any, mode: Mode) -> str | None:
     return None
 
 
-def _fault(choice: Choice, part: Part, code: Any, step: Step) -> str | None:
+def _filtered(choice: Choice, part: Part, code: Any, step: Step, mode: Mode) -> str | None:
+    """Say what of a row's own conditions, or of a kernel's flags, leaves a choice out, which is no refusal."""
     reason = condition_fault(choice, part.module, part.path, step) if choice.conditions else None
-    return reason or fault(Wanted.of(part, code, step.mask or "auto", step.name))
+    return reason or _flag(code, mode)
+
+
+def _wanted(part: Part, code: Any, step: Step) -> Wanted:
+    return Wanted.of(part, code, step.mask or "auto", step.name)
 
 
 def _refused(part: Part, step: Step, reasons: str) -> ApplyError:

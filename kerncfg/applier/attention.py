@@ -16,6 +16,7 @@ from kerncfg.applier.adapters.attention import BUILT_IN, Part, Registries, parts
 from kerncfg.applier.adapters.attention_config import Edits, Held, edits
 from kerncfg.applier.adapters.attention_forms import Form, called, form
 from kerncfg.applier.adapters.attention_names import Lease, Use, kind_of, lease
+from kerncfg.applier.adapters.attention_source import SETTING
 from kerncfg.applier.adapters.torch import unwrapped, walk
 from kerncfg.applier.match import glob
 from kerncfg.applier.report import ReportRow
@@ -297,7 +298,8 @@ def _named(code: Any, allowed: Iterable[str]) -> bool:
 def _objection(config: Any, name: str) -> str | None:
     """Say what the setter of a configuration's own class has against a name; it writes to a copy without parts."""
     trial = object.__new__(type(config))
-    trial.__dict__.update(config.__dict__, sub_configs={})
+    # Without its parts, since the setter writes to them too.
+    trial.__dict__.update({key: value for key, value in config.__dict__.items() if not hasattr(type(value), SETTING)})
     try:
         trial._attn_implementation = name
     except ValueError as error:

@@ -120,7 +120,7 @@ def around(part: nn.Module) -> str | None:
     if "forward" in entries and (made is None or entries["forward"] is not made.current):
         return "a forward set on the instance"
     if "base_layer" in entries["_modules"]:
-        return f"an adapter, {type(part).__qualname__},"
+        return f"an adapter, {type(part).__qualname__}"
     if "parametrizations" in entries["_modules"]:
         return "a parametrization"
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kerncfg.applier.contract import device_fault
+from kerncfg.applier.contract import MissingAttribute, conditions_fault, device_fault
 from kerncfg.applier.decide import Decisions, Verdict, condition_fault, is_off, joined, said
 from kerncfg.applier.edits import FUSION
 from kerncfg.applier.fuse import Fusion, Prepared, Survey, fusion_of, prepare, survey
@@ -223,9 +223,24 @@ class _Choosing:
                 self.reasons[f"{said(choice)}: {reason}"] = None
 
     def _condition(self, choice: Choice) -> str | None:
-        members = zip(self.group.modules, self.group.paths, strict=True) if choice.conditions else ()
-        faults = (condition_fault(choice, module, path, self.step) for module, path in members)
-        return next(filter(None, faults), None)
+        """Say which condition does not hold: one on an attribute is for those members that have it."""
+        if not choice.conditions:
+            return None
+        when = choice.conditions.get("when", {})
+        others = {key: value for key, value in choice.conditions.items() if key != "when"}
+        for one in (others, *({"when": {path: values}} for path, values in when.items())):
+            answers = [self._answer(one, module) for module in self.group.modules]
+            if fault := next((answer for answer in answers if isinstance(answer, str)), None):
+                return fault
+            if all(answer is MissingAttribute for answer in answers):
+                return condition_fault(choice, self.group.modules[0], self.group.path, self.step)
+        return None
+
+    def _answer(self, conditions: Mapping[str, Any], module: nn.Module) -> str | type[MissingAttribute] | None:
+        try:
+            return conditions_fault(module, conditions)
+        except MissingAttribute:
+            return MissingAttribute
 
     def _prepared(self, chosen: tuple[_Option, _Option]) -> Prepared | None:
         idle, training = (None if one is None else one for one in chosen)
