@@ -449,13 +449,11 @@ def test_modules_added_later_are_reported_as_not_covered(four: kerncfg.Plan) -> 
     layers.append(type(layers[0])(own_config, 1).eval())
     added = {(row.path, row.kind): row.reason for row in bindings.report.rows if "layers.2" in row.path}
     reason = "added after apply; revert, and apply again to cover it"
-    above, _norms = "model.layers.2", ("self_attn.q_norm", "self_attn.k_norm", "input_layernorm")
+    above, norms = "model.layers.2", ("self_attn.q_norm", "self_attn.k_norm", "input_layernorm")
     assert added == {
         (f"{above}.self_attn", "function"): reason,
         (f"{above}.self_attn", "attention"): reason,
-        **{
-            (f"{above}.{path}", "layer"): reason for path in ("self_attn.q_norm", "self_attn.k_norm", "input_layernorm")
-        },
+        **{(f"{above}.{path}", "layer"): reason for path in norms},
         (f"{above}.post_attention_layernorm", "fusion"): reason,
     }
     bindings.revert()

@@ -63,8 +63,8 @@ def _attention(settled: Settled) -> Iterator[ReportRow]:
             yield _kept(one, settled.modes)
             continue
         row, verdict = next(live), one.verdicts[one.part.module.training]
-        as_settled = row.reason == one.wanted.reason  # else it says what came between
-        yield replace(row, status=verdict.status, reason=verdict.reason) if as_settled else row
+        as_settled = row.reason == verdict.reason  # else it says what came between
+        yield replace(row, status=verdict.status) if as_settled else row
 
 
 def _kept(one: AttentionSite, modes: tuple[Mode, Mode]) -> ReportRow:
