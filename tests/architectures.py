@@ -30,16 +30,17 @@ __all__ = ["FAMILIES", "LEFT_OUT", "architectures", "build", "page", "row"]
 
 # A dozen families, for every run: decoders, encoders, both, vision, speech, states, experts, and several parts.
 FAMILIES = (
-    "llama", "qwen3", "gemma3_text", "gpt2", "gpt_oss", "qwen3_5_text", "mamba2", "bert", "t5", "vit", "whisper", "llava", "clip",
+    "llama", "qwen3", "gemma3_text", "gpt2", "gpt_oss", "qwen3_5_text", "mamba2",
+    "bert", "t5", "vit", "whisper", "llava", "clip",
 )  # fmt: skip
 
 PAGE = """# Architectures
 
 What kerncfg finds in the architectures of transformers {version}: the names that rows can use, with the number of their
-sites in a tiny model, which has {layers} layers of a kind where its configuration lets it. A layer's name takes the modules
-of a class, a function's the callers of a function; attention is the number of parts that can have one of their own. Where
-no name stands, a row needs a [`match`](config.md). Of {all} architectures {built} were built, given other kernels, and taken
-back to what they were.
+sites in a tiny model, which has {layers} layers of a kind where its configuration lets it. A layer's name takes the
+modules of a class, a function's the callers of a function; attention is the number of parts that can have one of their
+own. Where no name stands, a row needs a [`match`](config.md). Of {all} architectures {built} were built, given other
+kernels, and taken back to what they were.
 
 `python docs/_architectures.py` writes this page.
 
@@ -78,30 +79,44 @@ _DEPTH = re.compile(
     r"|layers|num_blocks|num_hidden_groups|[lxr]_layers)$"
 )
 
+
+def _backbone(name: str, **said: Any) -> PretrainedConfig:
+    config: PretrainedConfig = getattr(transformers, name)(**said)
+    return config
+
+
 AS_IT_IS = object()  # a field that keeps its default, since others have been computed for it
-OWN_BACKBONE = {"use_timm_backbone": False, "backbone_config": transformers.ResNetConfig(depths=[1, 1, 1, 1])}
 
 # What some need besides, by the path of each field: their own defaults build nothing, or hang together otherwise.
+_ALIKE: tuple[tuple[tuple[str, ...], Mapping[str, Any]], ...] = (
+    (("autoformer", "informer", "time_series_transformer"), {"prediction_length": 4}),
+    (("chameleon", "emu3"), {"vocabulary_map": {"<image>": 3}}),
+    (
+        ("conditional_detr", "dab-detr", "deformable_detr", "detr", "omdet-turbo", "table-transformer"),
+        {"use_timm_backbone": False, "backbone_config": transformers.ResNetConfig(depths=[1, 1, 1, 1])},
+    ),
+    (("gradium_phonon_tts", "pocket_tts"), {"flow_head_config.condition_dim": 64}),
+    (("hunyuan_v1_dense", "hunyuan_v1_moe", "hunyuan_vl_text", "ministral"), {"head_dim": 16}),
+    (
+        ("mimi", "mimi_decoder", "pocket_tts_audio_tokenizer", "pocket_tts_audio_tokenizer_decoder"),
+        {"upsample_groups": 64},
+    ),
+    (
+        ("nemo_speechlm", "nemotron3_5_transcribe_audio", "nemotron3_diarization"),
+        {"head_config.audio_hidden_size": 64},
+    ),
+    (tuple(f"vibevoice_acoustic_tokenizer{part}" for part in ("", "_encoder", "_decoder")), {"num_filters": 8}),
+    (("wavtokenizer", "wavtokenizer_encoder"), {"codebook_dim": 64}),
+    (
+        ("inkling2", "inkling2_loop"),
+        {"vision_config.text_hidden_size": 64, "audio_config.text_hidden_size": 64},
+    ),
+)
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
-    **dict.fromkeys(("autoformer", "informer", "time_series_transformer"), {"prediction_length": 4}),
-    **dict.fromkeys(("chameleon", "emu3"), {"vocabulary_map": {"<image>": 3}}),
-    **dict.fromkeys(("conditional_detr", "dab-detr", "deformable_detr", "detr", "table-transformer"), OWN_BACKBONE),
-    **dict.fromkeys(("cosmos3_edge_text",), {"head_dim": AS_IT_IS}),
-    **dict.fromkeys(("gradium_phonon_tts", "pocket_tts"), {"flow_head_config.condition_dim": 64}),
-    **dict.fromkeys(("hunyuan_v1_dense", "hunyuan_v1_moe", "hunyuan_vl_text", "ministral"), {"head_dim": 16}),
-    **dict.fromkeys(("mimi", "mimi_decoder"), {"upsample_groups": 64}),
-    **dict.fromkeys(("pocket_tts_audio_tokenizer", "pocket_tts_audio_tokenizer_decoder"), {"upsample_groups": 64}),
-    **dict.fromkeys(("muse_spark_audio",), {"num_hidden_layers": AS_IT_IS}),
-    **dict.fromkeys(("nemo_speechlm", "nemotron3_5_transcribe_audio"), {"head_config.audio_hidden_size": 64}),
-    **dict.fromkeys(
-        (f"vibevoice_acoustic_tokenizer{part}" for part in ("", "_encoder", "_decoder")), {"num_filters": 8}
-    ),
-    **dict.fromkeys(("wavtokenizer", "wavtokenizer_encoder"), {"codebook_dim": 64}),
-    **dict.fromkeys(
-        ("inkling2", "inkling2_loop"), {"vision_config.text_hidden_size": 64, "audio_config.text_hidden_size": 64}
-    ),
+    **{name: said for names, said in _ALIKE for name in names},
     "cohere_compass_text": {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 10000.0}}},
-    "d_fine": {"backbone_config": transformers.HGNetV2Config(out_indices=[2, 3, 4])},
+    "cosmos3_edge_text": {"head_dim": AS_IT_IS},
+    "d_fine": {"backbone_config": _backbone("HGNetV2Config", out_indices=[2, 3, 4])},
     "dbrx": {"attn_config.rope_theta": 10000.0},
     "deepseek_ocr2": {"text_config.mlp_layer_types": ["dense", "sparse"]},
     "diffusion_gemma": {
@@ -126,11 +141,10 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "mamba2": {"num_heads": 8, "head_dim": 16},
     "molmo2": {"adapter_config.vision_feature_layer": [1, 0]},
     "moonshine_streaming": {"num_key_value_heads": 4},
+    "muse_spark_audio": {"num_hidden_layers": AS_IT_IS},
     "muse_spark": {"audio_config.out_hidden_size": 64},
     "nemotron": {"num_key_value_heads": 2},
-    "nemotron3_diarization": {"head_config.audio_hidden_size": 64},
     "nemotron_h_omni": {"vision_config.video_temporal_patch_size": 2},
-    "omdet-turbo": OWN_BACKBONE,
     "qwen3_omni_moe": {
         "talker_config.text_config.shared_expert_intermediate_size": 64,
         "talker_config.spatial_merge_size": 2,
@@ -138,7 +152,7 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "reformer": {"axial_pos_embds_dim": [32, 32]},
     "squeezebert": {"embedding_size": 64},
     "t5gemma2_encoder": {"text_config.dropout_rate": 0.0},
-    "upernet": {"backbone_config": transformers.ResNetConfig(depths=[1, 1, 1, 1], out_indices=[1, 2, 3, 4])},
+    "upernet": {"backbone_config": _backbone("ResNetConfig", depths=[1, 1, 1, 1], out_indices=[1, 2, 3, 4])},
     "vitmatte": {"fusion_hidden_sizes": [32, 16, 8, 4]},
     "zamba": {"num_hidden_layers": 6, "layer_types": ["mamba", "mamba", "hybrid"] * 2},
     "zamba2": {"layer_types": ["mamba", "hybrid"]},
@@ -202,7 +216,8 @@ def tiny(cls: type[PretrainedConfig], said: Mapping[str, Any] | None = None, lik
     said = {**SETTINGS.get(cls.model_type, {}), **(said or {})}
     own = {name: value for name, value in said.items() if "." not in name}
     settings = {name: value for name, value in own.items() if value is not AS_IT_IS}
-    usual = _usual(cls) or like or cls(**settings)
+    own_class: Any = cls
+    usual = _usual(own_class) or like or cls(**settings)
     for name in _fields(cls):
         value = _default(like or usual, name)
         if isinstance(value, PretrainedConfig) and name not in own:
@@ -217,14 +232,14 @@ def tiny(cls: type[PretrainedConfig], said: Mapping[str, Any] | None = None, lik
 
 
 @cache
-def _usual(cls: type[PretrainedConfig]) -> Any:
+def _usual(cls: Any) -> Any:
     try:
         return cls()
     except Exception:  # its defaults do not go together
         return None
 
 
-def _fields(cls: type[PretrainedConfig]) -> list[str]:
+def _fields(cls: Any) -> list[str]:
     if dataclasses.is_dataclass(cls):
         return [field.name for field in dataclasses.fields(cls)]
     return list(inspect.signature(cls).parameters)

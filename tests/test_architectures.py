@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
+from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,6 @@ from kerncfg.applier.report import STATUSES
 from kerncfg.documents.config import ORIGINAL, KernelRef
 from kerncfg.documents.plan import Attend, Choice, Kernel, ModePlan, Step
 from kerncfg.documents.target import Mode
-from kerncfg.sources import local  # imported by the first apply, and then it stays
 from tests import originals
 from tests.architectures import FAMILIES, LEFT_OUT, architectures, build, row
 from tests.planning import TRUST, plan, step
@@ -27,6 +27,9 @@ from tests.snapshot import snapshot
 
 CHECKOUT = Path(__file__).parent.parent
 CONSENT = TRUST.plus("python:tests.originals")
+
+
+import_module("kerncfg.sources.local")  # the first apply would, and it stays
 
 
 def rows(sites: Sites) -> list[Step]:

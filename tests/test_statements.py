@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,9 @@ CASES = {
     "inside a class": 'class A:\n    @hub("B")\n    class B:\n        pass\n',
     "inside a function": 'def f():\n    @hub("B")\n    class B:\n        pass\n    return B\n',
     "two of a name": 'if True:\n    class A:\n        pass\n\n@hub("A")\nclass A:\n    pass\n',
-    "two branches": 'try:\n    @hub("A")\n    class A:\n        pass\nexcept E:\n    @hub("B")\n    class A:\n        pass\n',
+    "two branches": (
+        'try:\n    @hub("A")\n    class A:\n        pass\nexcept E:\n    @hub("B")\n    class A:\n        pass\n'
+    ),
     "in a string": 'x = """\n@hub("A")\nclass A:\n    pass\n"""\nclass A:\n    pass\n',
     "in a string alone": 'x = """\n@hub("A")\nclass A:\n    pass\n"""\n',
     "a string of several lines": '@hub("""\nA\n""")\nclass A:\n    pass\n',
@@ -51,8 +52,8 @@ def test_a_part_says_what_the_whole_says(text: str) -> None:
 
 @pytest.mark.parametrize(("case", "alone"), [("one", True), ("several lines", True), ("two of a name", False)])
 def test_only_what_stands_alone_is_read_alone(case: str, alone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    parsed = []
-    monkeypatch.setattr(statements, "_all", lambda text: parsed.append(text) or {})
+    parsed: list[str] = []
+    monkeypatch.setattr(statements, "_all", parsed.append)
     decorated(CASES[case], ["hub"], lambda name: True)
     assert not parsed if alone else parsed
 
@@ -76,9 +77,13 @@ def test_what_is_no_python_is_none() -> None:
 
 
 def test_a_dotted_name_is_asked_for_as_a_whole() -> None:
-    asked = []
-    text = textwrap.dedent('@kernels.hub("A")\nclass A:\n    pass\n')
-    decorated(text, ["kernels"], lambda name: bool(asked.append(name)))
+    asked: list[str] = []
+
+    def counts(name: str) -> bool:
+        asked.append(name)
+        return False
+
+    decorated('@kernels.hub("A")\nclass A:\n    pass\n', ["kernels"], counts)
     assert asked == ["kernels.hub"]
 
 

@@ -1,4 +1,4 @@
-"""The names that transformers' decorators set with a fitting `kernels`, and those that are read from the same source."""
+"""The names that transformers' decorators set with a fitting `kernels`, and those read from the same source."""
 
 from __future__ import annotations
 
