@@ -30,12 +30,16 @@ GROUPS = {
     "experiment": "Files in `experiment/`, whose first line is `# @package _global_`, and a `config.yaml` of your own.",
 }
 DOCUMENTS = {
+    "lock": "`kerncfg lock`, `lock.save(FILE)`.",
     "plan": "`kerncfg plan -o FILE`, `plan.save(FILE)`.",
     "explanation": "`kerncfg explain NAME --json`.",
     "difference": "`kerncfg diff PLAN PLAN --json`.",
     "report": "`report.json` in a run's folder, `bindings.report.to_dict()`.",
     "verification": "`verification.json` in a run's folder.",
     "measurement": "`measurement.json` in a run's folder.",
+    "outcome": "`outcome.json` in a run's folder.",
+    "comparison": "`kerncfg compare DIR --json`, `kerncfg.compare(DIR).to_dict()`.",
+    "validation": "`kerncfg validate --json`.",
     "doctor": "`kerncfg doctor --json`.",
     "translation": "`kerncfg import FILE… --json`.",
 }

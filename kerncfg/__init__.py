@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kerncfg.api import kernelize, load_plan, plan
+    from kerncfg.api import fetch, kernelize, load_plan, lock, plan
     from kerncfg.applier.adapters.torch import kernel_layer
     from kerncfg.applier.apply import Bindings, Report, apply, revert
     from kerncfg.dialects.files import translate
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kerncfg.dialects.kernel_mapping import to_kernel_config
     from kerncfg.dialects.liger import from_liger
     from kerncfg.dialects.translation import Translation
+    from kerncfg.documents.lock import Lock
     from kerncfg.documents.plan import Plan
     from kerncfg.documents.target import Mode
     from kerncfg.errors import (
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
         SourceError,
         TrustError,
     )
+    from kerncfg.page.report import report
+    from kerncfg.page.sweep import compare
 
 __all__ = [
     "ApplyError",
@@ -44,6 +47,7 @@ __all__ = [
     "Issue",
     "KerncfgError",
     "KerncfgWarning",
+    "Lock",
     "LockError",
     "Mode",
     "Plan",
@@ -53,12 +57,16 @@ __all__ = [
     "Translation",
     "TrustError",
     "apply",
+    "compare",
+    "fetch",
     "from_kernel_config",
     "from_liger",
     "kernel_layer",
     "kernelize",
     "load_plan",
+    "lock",
     "plan",
+    "report",
     "revert",
     "to_kernel_config",
     "translate",
@@ -66,17 +74,22 @@ __all__ = [
 
 _HOMES = {
     "Bindings": "kerncfg.applier.apply",
+    "Lock": "kerncfg.documents.lock",
     "Mode": "kerncfg.documents.target",
     "Plan": "kerncfg.documents.plan",
     "Report": "kerncfg.applier.apply",
     "Translation": "kerncfg.dialects.translation",
     "apply": "kerncfg.applier.apply",
+    "compare": "kerncfg.page.sweep",
+    "fetch": "kerncfg.api",
     "from_kernel_config": "kerncfg.dialects.kernel_config",
     "from_liger": "kerncfg.dialects.liger",
     "kernel_layer": "kerncfg.applier.adapters.torch",
     "kernelize": "kerncfg.api",
     "load_plan": "kerncfg.api",
+    "lock": "kerncfg.api",
     "plan": "kerncfg.api",
+    "report": "kerncfg.page.report",
     "revert": "kerncfg.applier.apply",
     "to_kernel_config": "kerncfg.dialects.kernel_mapping",
     "translate": "kerncfg.dialects.files",

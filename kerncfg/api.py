@@ -12,20 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 from kerncfg.compiler.compose import Origins, compose
 from kerncfg.compiler.normalise import normalise
-from kerncfg.compiler.policy import Request, trusted
+from kerncfg.compiler.policy import Request, refused
 from kerncfg.compiler.reading import Place, read
 from kerncfg.compiler.resolve import resolve
 from kerncfg.compiler.schema import validate
 from kerncfg.documents.config import Trust
 from kerncfg.documents.lock import Lock
-from kerncfg.documents.plan import Plan
+from kerncfg.documents.plan import SCHEMA, Plan, seal
 from kerncfg.documents.target import Mode, Target
 from kerncfg.errors import ConfigError, IntegrityError, Issue, LockError, TrustError
 from kerncfg.locations import conf
 from kerncfg.locking import localised, usual
 from kerncfg.locking import made as made_lock
 from kerncfg.machine import detect, device_of, here, hub_is_on
-from kerncfg.sources import fetch, pin, untrusted
+from kerncfg.sources import fetch as fetch_kernels
+from kerncfg.sources import pin, untrusted
 from kerncfg.sources.environment import local_kernels
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from kerncfg.applier.apply import Bindings
     from kerncfg.documents.plan import Kernel
 
-__all__ = ["document", "fetch_plan", "kernelize", "load_plan", "lock", "plan", "plan_document"]
+__all__ = ["document", "fetch", "kernelize", "load_plan", "lock", "plan", "plan_document"]
 
 _KINDS = ("publishers", "repositories")
 
@@ -91,11 +92,13 @@ def lock(
 
     Raises:
         ConfigError: What was asked is not valid; it carries every fault.
+        SourceError: The Hub gave no answer about what was to be upgraded.
     """
     data, origins = document(*overrides, config_dir=config_dir, config=config)
     validate(data, origins=origins)
     found = normalise(data, origins=origins)
-    return made_lock(found, found.trust.plus(*_names(trust)), previous=previous, upgrade=upgrade)
+    named = found.trust.plus(*_names(trust))
+    return made_lock(found, named, previous=previous, upgrade=upgrade, hub=hub_is_on(os.environ))
 
 
 def document(
@@ -139,9 +142,8 @@ def plan_document(
     rows = config.every() if config.enabled else ()
     offered = [candidate for row in rows for cell in row.at(target.device).values() for candidate in cell]
     flagged = {candidate.ref for candidate in offered if candidate.trust_remote_code}
-    asked = flagged | {candidate.ref for candidate in offered if trusted(candidate.ref, named) is None}
-    wanted = sorted((ref for ref in asked if request.hub or ref.scheme != "hub"), key=str)
-    pins = pin(wanted, target=target, trust=named, known=known, locked=known is not None)
+    asked = sorted({candidate.ref for candidate in offered if not refused(candidate, request)}, key=str)
+    pins = pin(asked, target=target, trust=named, known=known, locked=known is not None)
     made = resolve(config, pins, request)
     return replace(made, trust=replace(named, references=frozenset(map(str, flagged))))
 
@@ -193,20 +195,13 @@ def load_plan(path: str | Path, *, trust: Sequence[str] = ()) -> Plan:
 
 
 def _read_plan(data: dict[str, Any]) -> Plan:
-    """Return the plan in plain data; the schema, which takes 20 times as long, is asked only what is wrong with it."""
-    try:
-        plan = Plan.from_dict(data)
-    except (KeyError, TypeError, ValueError, AttributeError, ConfigError):
-        plan = None
-    if plan is None or plan.to_dict() != data:
+    """Return the plan in plain data; what is as kerncfg wrote it needs no schema, which takes 20 times as long."""
+    if data["schema"] == SCHEMA and data.get("sealed") != seal(data):
         validate(data, "plan")
-        if plan is None:
-            hint = "make it again with `kerncfg plan -o FILE`"
-            raise IntegrityError("the plan holds what no plan can hold", hint=hint)
-    return plan
+    return Plan.from_dict(data)
 
 
-def fetch_plan(
+def fetch(
     plan: Plan, *, dry_run: bool = False, progress: Callable[[Kernel, int], None] = lambda kernel, size: None
 ) -> dict[Kernel, str]:
     """Bring every kernel of a plan to this machine's cache, and return why those that failed did.
@@ -223,7 +218,7 @@ def fetch_plan(
     for kernel in kernels:
         if reason := untrusted(kernel, plan.trust):
             raise TrustError(f"{kernel.reference}: {reason}")
-    return {} if dry_run else fetch(kernels, progress=progress)
+    return {} if dry_run else fetch_kernels(kernels, progress=progress)
 
 
 def _default_trust() -> Trust:

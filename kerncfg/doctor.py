@@ -256,6 +256,21 @@ def _flags(facts: Facts) -> Iterator[Finding]:
             yield Finding(name=name, severity="warn", found=found, cure=cure)
 
 
+def _hub(facts: Facts) -> Iterator[Finding]:
+    """Say whether the Hub is asked for kernels, and as whom."""
+    hub = facts.hub
+    if not hub.offline:
+        asked = "asked with a token" if hub.token else "asked without a token"
+        yield Finding(name="Hub", severity="ok", found=f"{hub.shown}: {asked}")
+        return
+    found = f"{hub.shown}: not asked, only the cache is used"
+    if facts.cache.kernels:
+        yield Finding(name="Hub", severity="ok", found=found)
+    else:
+        cure = "unset HF_HUB_OFFLINE and TRANSFORMERS_OFFLINE, and bring kernels here: kerncfg fetch PLAN"
+        yield Finding(name="Hub", severity="warn", found=f"{found}, and it holds no kernels", cure=cure)
+
+
 def _cache(facts: Facts) -> Iterator[Finding]:
     cache = facts.cache
     found = f"{cache.path}: {cache.kernels} kernel repositories, {cache.size / 1e6:.1f} MB"
@@ -295,6 +310,7 @@ PROBES: tuple[Probe, ...] = (
     _support,
     _compilers,
     _flags,
+    _hub,
     _cache,
     _packaged,
     _plugin,

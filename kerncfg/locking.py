@@ -6,16 +6,18 @@ A lock of the `kernels` library is read too: it names commits, and what they hol
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from kerncfg.compiler.policy import trusted
+from kerncfg.compiler.policy import HUB_OFF, trusted
+from kerncfg.compiler.resolve import OFF_SWITCH
 from kerncfg.compiler.schema import validate
 from kerncfg.documents.config import Candidate, Config, KernelRef, Row, Trust
 from kerncfg.documents.lock import Lock, Pin
-from kerncfg.errors import ConfigError, LockError
+from kerncfg.errors import ConfigError, LockError, SourceError
 from kerncfg.sources import pin
 
 __all__ = ["FILE", "localised", "made", "read", "usual"]
@@ -70,32 +72,44 @@ def _foreign(entries: Sequence[Any]) -> Iterator[tuple[KernelRef, str]]:
             wanted, commit = entry["dependency"], entry["lock"]["commit"]
             ref = KernelRef.parse(wanted["repo-id"])
             version = wanted.get("version")
-            yield ref.at(revision=wanted["revision"]) if version is None else ref.at(version=int(version)), str(commit)
+            if not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", commit):
+                raise ValueError(commit)
+            yield ref.at(revision=wanted["revision"]) if version is None else ref.at(version=int(version)), commit
         except (KeyError, TypeError, ValueError, ConfigError) as error:
             message = f"no entry of a kernels.lock: {json.dumps(entry)[:80]}"
             raise LockError(message, hint="a kernels.lock is written by `kernels lock`") from error
 
 
-def made(config: Config, trust: Trust, *, previous: Lock | None = None, upgrade: Iterable[str] = ()) -> Lock:
+def made(
+    config: Config, trust: Trust, *, previous: Lock | None = None, upgrade: Iterable[str] = (), hub: bool = True
+) -> Lock:
     """Return the lock of a config: every reference to the Hub, for every device, with all builds.
 
     What `previous` holds stays as it is, but for pins without a commit and for the rows or repositories in `upgrade`.
+    Nobody is asked if the config switches kernels off, or if `hub` is false, which switches those of the Hub off.
 
     Raises:
         ConfigError: `upgrade` names no row and no repository of the config.
+        SourceError: The Hub gave no answer about what was to be upgraded.
     """
+    before = previous or Lock()
     named = {
         row.title: [candidate for candidate in row.candidates() if candidate.ref.scheme == "hub"]
         for row in config.every()
     }
     anew = set(_upgraded(named, upgrade))
     candidates = [candidate for found in named.values() for candidate in found]
-    flagged = {candidate.ref for candidate in candidates if candidate.trust_remote_code}
+    flagged = {candidate.ref.everything for candidate in candidates if candidate.trust_remote_code}
     refs = sorted({candidate.ref.everything for candidate in candidates}, key=str)
-    allowed = {candidate.ref.everything for candidate in candidates if trusted(candidate.ref, trust) is None}
-    allowed |= {ref.everything for ref in flagged}
-    kept = {ref: found for ref, found in (previous or Lock()).pins.items() if found.releases and ref not in anew}
-    asked = pin([ref for ref in refs if ref in allowed], trust=trust, known=Lock(pins=kept))
+    kept = {ref: found for ref, found in before.pins.items() if found.releases and ref not in anew}
+    if off := OFF_SWITCH if not config.enabled else None if hub else HUB_OFF:
+        return Lock(pins={**{ref: Pin(ref=ref, reason=off) for ref in refs}, **before.pins})
+    commits = {ref: commit for ref, commit in before.commits.items() if ref not in anew}
+    allowed = [ref for ref in refs if ref in flagged or trusted(ref, trust) is None]
+    asked = pin(allowed, trust=trust, known=Lock(pins=kept, commits=commits))
+    for ref in anew:
+        if (found := asked.pins.get(ref)) and found.away and ref in before.pins:
+            raise SourceError(f"{ref} stays as it is: {found.reason or found.note}", hint="nothing was upgraded")
     refused = {ref: Pin(ref=ref, reason=trusted(ref, trust)) for ref in refs if ref not in allowed}
     return Lock(pins={**asked.pins, **refused})
 

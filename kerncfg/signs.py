@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from kerncfg.errors import KerncfgError
 from kerncfg.locations import conf
 from kerncfg.machine import detect
+from kerncfg.sources.environment import Settings
 
 if TYPE_CHECKING:
     from kerncfg.documents.target import Target
@@ -57,6 +58,7 @@ class Facts:
     environment: Mapping[str, str]
     compiler: str | None
     system: str
+    hub: Settings
     cache: Cache
     presets: int
     faults: tuple[str, ...]
@@ -78,6 +80,7 @@ def gather(environment: Mapping[str, str] = os.environ, root: Path = Path("/")) 
         environment=environment,
         compiler=compiler(environment),
         system=platform.system().lower(),
+        hub=Settings.read(environment),
         cache=cache(environment),
         presets=presets,
         faults=faults,
@@ -168,11 +171,8 @@ def compiler(environment: Mapping[str, str], which: Callable[..., str | None] = 
 
 
 def cache(environment: Mapping[str, str]) -> Cache:
-    """Look at the folder that kernels would be downloaded to, by the rules of `kernels` and huggingface_hub."""
-    home = environment.get("XDG_CACHE_HOME") or "~/.cache"
-    hub = f"{environment.get('HF_HOME') or f'{home}/huggingface'}/hub"
-    said = (environment.get(name) for name in ("KERNELS_CACHE", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"))
-    path = Path(next(filter(None, said), hub)).expanduser()
+    """Look at the folder that kernels are downloaded to."""
+    path = Settings.read(environment).cache
     repositories = [folder for folder in path.glob("kernels--*") if folder.is_dir()]
     files = (file for folder in repositories for file in folder.rglob("*"))
     return Cache(

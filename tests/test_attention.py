@@ -372,7 +372,9 @@ def test_every_module_that_looks_is_read_back() -> None:
 # The way back
 
 
-@pytest.mark.parametrize("code", [FLASH, interface, plain, "eager", (plain, "sdpa")], ids=str)
+@pytest.mark.parametrize(
+    "code", [FLASH, interface, plain, "eager", (plain, "sdpa")], ids=["flash", "interface", "plain", "eager", "two"]
+)
 @pytest.mark.parametrize("name", ["qwen3", "gemma3", "llava", "bart", "bert"])
 def test_revert_gives_everything_back(name: str, code: Any) -> None:
     model = attending.model(name)
@@ -593,7 +595,11 @@ def test_two_kernels_follow_train_and_eval() -> None:
         assert row.modes == {"inference": "plain", "training": "interface"}
 
 
-@pytest.mark.parametrize("code", [(plain, None), (interface, "eager"), ("sdpa", "eager")], ids=str)
+@pytest.mark.parametrize(
+    "code",
+    [(plain, None), (interface, "eager"), ("sdpa", "eager")],
+    ids=["plain and own", "interface and eager", "sdpa and eager"],
+)
 def test_a_kernel_for_one_mode_leaves_the_other_as_it_was(code: Any) -> None:
     model = attending.model("qwen3")
     expected = call(model, "qwen3", tokens(), padding())

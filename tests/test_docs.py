@@ -3,7 +3,7 @@
 A `yaml` block below `<!-- file: PATH -->` is written to that file, and the option is planned; any other is a
 document and is planned as one. `python` and `bash` blocks are run. A `text` block right after one of these
 is what it prints: numbers may differ, and `...` stands for anything. Of the README's two set-up commands only
-the main job runs here; `.ci/run` runs all of both.
+the main job runs here; `.ci/run` runs all of both. The Hub is one on this machine, with the kernels that pages name.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import runpy
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
@@ -28,6 +28,11 @@ import yaml
 import kerncfg
 from kerncfg.compiler.compose import compose
 from kerncfg.compiler.overrides import combinations
+from tests.hub import kernels
+from tests.hub.guard import loopback
+
+if TYPE_CHECKING:
+    from tests.hub.fixtures import TestHub
 
 CHECKOUT = Path(__file__).parent.parent
 PAGES = [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs").rglob("*.md"))]
@@ -108,11 +113,10 @@ def _run_python(body: str, names: dict[str, Any]) -> str:
     return printed.getvalue()
 
 
-def _run_bash(body: str) -> str:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+def _run_bash(body: str, environment: Mapping[str, str]) -> str:
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", body],
-        env={**os.environ, "PATH": path},
+        env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -135,13 +139,17 @@ def _prints(expected: str, printed: str) -> bool:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_block_of_a_page_works(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_every_block_of_a_page_works(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hub: TestHub) -> None:
+    (tmp_path / "page").mkdir()
+    monkeypatch.chdir(tmp_path / "page")
+    hub.add(*kernels.documented())
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = hub.environment(PATH=path, PYTHONPATH=str(Path(loopback.__file__).parent), OMP_NUM_THREADS=None)
     names: dict[str, Any] = {"__name__": "page"}
     run: dict[str, Callable[[str, str | None], str]] = {
         "yaml": _plan_yaml,
         "python": lambda body, _: _run_python(body, names),
-        "bash": lambda body, _: _run_bash(body),
+        "bash": lambda body, _: _run_bash(body, environment),
     }
     for block in _blocks(page):
         body = _without_setup(block.body) if block.setup else block.body

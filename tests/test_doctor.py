@@ -18,6 +18,7 @@ from kerncfg.compiler.schema import validate
 from kerncfg.doctor import FLAGS, PROBES, Finding, examine
 from kerncfg.locations import conf
 from kerncfg.signs import Cache, Facts, accelerators, accepts, cache, compiler, gather
+from kerncfg.sources.environment import Settings
 from tests.builders import target
 
 VERSIONS: dict[str, str | None] = {
@@ -53,6 +54,7 @@ WELL = Facts(
     environment={"PATH": "/usr/bin"},
     compiler="/usr/bin/gcc",
     system="linux",
+    hub=Settings(endpoint="https://huggingface.co", cache=Path("/cache"), token=None, offline=False),
     cache=Cache(path=Path("/cache"), exists=True, writable=True, kernels=2, size=3_500_000),
     presets=23,
     faults=(),
@@ -85,7 +87,7 @@ def test_a_machine_that_is_well_has_nothing_but_ok() -> None:
     assert {finding.severity for finding in diagnosis.findings} == {"ok"}
     assert [finding.name for finding in diagnosis.findings] == [
         "torch", "triton", "omegaconf", "hydra-core", "huggingface_hub", "transformers",
-        "device", "C compiler", "cache", "packaged files", "Hydra plugin",
+        "device", "C compiler", "Hub", "cache", "packaged files", "Hydra plugin",
     ]  # fmt: skip
 
 
@@ -277,6 +279,27 @@ def test_a_variable_that_is_empty_is_not_set() -> None:
     assert flags(**dict.fromkeys(FLAGS, "")) == []
 
 
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        ({}, "https://huggingface.co: asked without a token"),
+        ({"HF_TOKEN": "hf_very_secret"}, "https://huggingface.co: asked with a token"),
+        ({"HF_ENDPOINT": "https://me:hf_very_secret@hub.acme.com/"}, "https://hub.acme.com: asked without a token"),
+        ({"TRANSFORMERS_OFFLINE": "1"}, "https://huggingface.co: not asked, only the cache is used"),
+    ],
+)
+def test_where_the_hub_is_and_whether_it_is_asked(said: dict[str, str], found: str) -> None:
+    facts = replace(WELL, hub=Settings.read({"HF_HOME": "/nowhere", **said}))
+    assert [each.found for each in examine(facts).findings if each.name == "Hub"] == [found]
+
+
+def test_a_hub_that_is_not_asked_and_a_cache_without_kernels() -> None:
+    offline = Settings.read({"HF_HUB_OFFLINE": "1", "HF_HOME": "/nowhere"})
+    found = one(hub=offline, cache=replace(WELL.cache, kernels=0))
+    assert (found.severity, found.found.endswith("it holds no kernels")) == ("warn", True)
+    assert found.cure is not None and "kerncfg fetch PLAN" in found.cure
+
+
 def test_the_cache() -> None:
     (found,) = (each for each in examine(WELL).findings if each.name == "cache")
     assert found.found == "/cache: 2 kernel repositories, 3.5 MB"
@@ -308,7 +331,8 @@ def test_every_probe_has_something_to_say_of_a_sick_machine() -> None:
         builds={},
         compiler=None,
         environment={"USE_HUB_KERNELS": "0"},
-        cache=replace(WELL.cache, writable=False),
+        hub=replace(WELL.hub, offline=True),
+        cache=replace(WELL.cache, writable=False, kernels=0),
         presets=0,
         plugin=False,
     )

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from kerncfg.documents.target import Mode
 from kerncfg.errors import ConfigError
 from tests import builders
 from tests.builders import A, B, C
-from tests.planning import plan, step
+from tests.planning import choice, plan, step
 
 
 def unreached(made: kerncfg.Plan, mode: Mode = Mode.INFERENCE) -> list[tuple[str, str]]:
@@ -58,6 +59,15 @@ def test_it_names_the_build_and_the_conditions_left_to_a_module() -> None:
     text = str(kerncfg.plan("kernels=bundled", "target=h100").explain("SwiGLUMLP"))
     assert "  1. builtin:SwiGLUMLP (digest " in text
     assert "     left to each module: config.hidden_act is silu or swish" in text
+
+
+def test_it_says_of_every_build_why_it_was_taken_or_not_where_there_are_several() -> None:
+    verdicts = {"torch-cpu": "chosen", "torch-cuda": "built for cuda, the target is cpu"}
+    several = replace(choice("A"), builds=verdicts)
+    text = str(plan(step("Norm", several)).explain("Norm"))
+    expected = "     build torch-cpu: chosen\n     build torch-cuda: built for cuda, the target is cpu\n  2. "
+    assert f"     chosen for cpu\n{expected}" in text
+    assert "build" not in str(plan(step("Norm", replace(several, builds={"torch-cpu": "chosen"}))).explain("Norm"))
 
 
 def test_it_names_what_the_target_was_found_to_meet() -> None:

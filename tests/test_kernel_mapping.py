@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,7 +7,7 @@ import pytest
 import kerncfg
 from kerncfg.compiler.resolve import resolve
 from kerncfg.dialects.kernel_mapping import to_kernel_config
-from kerncfg.documents.lock import Lock
+from kerncfg.documents.lock import Lock, Pin
 from kerncfg.errors import ConfigError
 from tests import builders
 
@@ -108,7 +107,7 @@ def test_folders_beside_repositories_cannot_be_said() -> None:
 
 def test_a_plan_says_every_name_at_its_commit() -> None:
     found = builders.config({"N": "kernels-community/a@v1:A", "O": None})
-    pins = {ref: replace(pin, commit=COMMIT) for ref, pin in builders.locked(found).pins.items()}
+    pins = {ref: Pin.of(ref, *pin.builds, commit=COMMIT) for ref, pin in builders.locked(found).pins.items()}
     made = resolve(found, Lock(pins=pins), builders.request(trust=found.trust))
     assert to_kernel_config(made) == {
         "kernel_mapping": {"N": {"cuda": ("kernels-community/a:A", {"revision": COMMIT})}},

@@ -21,6 +21,7 @@ from kerncfg.documents.plan import (
     Plan,
     Rejection,
     Step,
+    seal,
 )
 from kerncfg.documents.target import Mode
 from kerncfg.errors import ConfigError, IntegrityError, LockError
@@ -29,7 +30,7 @@ from tests.builders import A, target
 COMMIT = "0" * 39 + "1"
 
 
-def kernel(text: str = "/here:Norm", **parts: str | None) -> Kernel:
+def kernel(text: str = "/here:Norm", **parts: Any) -> Kernel:
     return Kernel(reference=KernelRef.parse(text), **{"digest": "abc", "variant": "torch-cuda", **parts})
 
 
@@ -137,6 +138,7 @@ def test_a_plan_as_data_has_the_keys_that_others_rely_on() -> None:
             }
         ],
         "files": {},
+        "sealed": seal(made.to_dict()),
     }
 
 
@@ -294,5 +296,7 @@ def test_steps_of_every_kind_are_the_same_after_a_round_trip() -> None:
 
 
 def test_a_choice_of_the_frameworks_attention_is_read_back() -> None:
-    found = Choice.from_dict(choice(kernel("builtin:A")).to_dict() | {"reference": "sdpa", "asked": {"a": "x.yaml:3"}}, {})
+    found = Choice.from_dict(
+        choice(kernel("builtin:A")).to_dict() | {"reference": "sdpa", "asked": {"a": "x.yaml:3"}}, {}
+    )
     assert (str(found.kernel.reference), found.asked, found.original) == ("sdpa", {"a": "x.yaml:3"}, False)

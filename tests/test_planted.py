@@ -27,7 +27,7 @@ def beside(name: str, sequence: int = 8, dtype: str = "float32", scale: float = 
     node = {"architecture": "Qwen3ForCausalLM", "config": TINY, "dtype": dtype, "seed": 0}
     loaded = build({**node, "batch": 2, "sequence": sequence}, detect({"device": "cpu"}))
     with torch.no_grad():
-        loaded.model.get_input_embeddings().weight.mul_(scale)
+        loaded.model.get_input_embeddings().weight.mul_(scale)  # type: ignore[operator]
     rows = [
         f"kernels.{row}={{match:{{path:model.layers.*.{path}}},cpu:{FAULTS}:{kernel}}}"
         for row, path, kernel in (

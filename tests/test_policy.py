@@ -2,17 +2,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import permutations
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kerncfg.compiler.policy import CHECKS, Request, trusted, unfit
+from kerncfg.compiler.policy import CHECKS, Request, moved, no_fit, refused, trusted, unfit
 from kerncfg.documents.config import Candidate, Conditions, KernelRef, Trust
-from kerncfg.documents.lock import Build, Pin
+from kerncfg.documents.lock import Build, Pin, Release
 from kerncfg.documents.step import Choice, Kernel
-from kerncfg.documents.target import Target
 from kerncfg.documents.variant import Variant
 from tests.builders import A, request, target
+
+if TYPE_CHECKING:
+    from kerncfg.documents.target import Target
 
 COMMIT = "0" * 40
 
@@ -218,6 +220,48 @@ def test_a_choice_is_asked_again_of_the_machine_at_hand(
 ) -> None:
     kernel = Kernel(reference=KernelRef.parse(A), variant=variant)
     assert unfit(Choice(kernel=kernel, needs=needs, origin=None, reason="chosen"), target()) == reason
+
+
+def test_what_a_redirect_leads_to_needs_consent_of_its_own() -> None:
+    release = Release(commit=COMMIT, repository="acme/norms", builds=(build(None),))
+    found = Pin(ref=KernelRef.parse(A), releases=(release,))
+    candidate = Candidate(ref=KernelRef.parse(A), conditions=Conditions())
+    asked = request()
+
+    def reasons(trust: Trust) -> list[str]:
+        said = replace(asked, trust=trust)
+        return [reason for check in CHECKS if (reason := check(candidate, found, said))]
+
+    publisher = KernelRef.parse(A).location.partition("/")[0]
+    own = Trust(publishers=frozenset({publisher}))
+    (reason,) = reasons(own)
+    assert reason.startswith(f"{candidate.ref.location} moved to acme/norms, and publisher acme is not trusted: set ")
+    assert reasons(own.plus("acme")) == []
+    assert moved(candidate.ref, "acme/norms", own.plus("acme/norms")) is None
+
+
+def test_what_is_refused_whatever_there_is_needs_no_answer() -> None:
+    stranger = Candidate(ref=KernelRef.parse("stranger/x@v1:X"), conditions=Conditions())
+    later = Candidate(ref=KernelRef.parse(A), conditions=Conditions(torch=">=99"))
+    fine = Candidate(ref=KernelRef.parse(A), conditions=Conditions())
+    assert [refused(each, request()) for each in (stranger, later, fine)] == [True, True, False]
+    assert refused(fine, replace(request(), hub=False))
+
+
+def versions(*own: str, **names: tuple[str, ...]) -> str:
+    releases = tuple(Release(commit=COMMIT, revision=name, builds=(build("torch-rocm"),)) for name in own)
+    return no_fit(Pin(ref=KernelRef.parse(A), releases=releases, versions=names), target())
+
+
+def test_b14_a_missing_build_names_the_newest_version_that_has_one() -> None:
+    both = {"v9": ("torch-cuda",), "v10": ("torch-cuda", "odd"), "v11": ("torch-rocm",), "v1": ("torch-rocm",)}
+    assert versions("v1", **both).endswith("; v10 has torch-cuda")
+    assert versions("v1", v2=("torch-rocm",)).endswith("; no version has one, looked at v2")
+    assert "version" not in versions("v1")
+
+
+def test_the_version_that_was_asked_about_is_no_advice() -> None:
+    assert "v1 has" not in versions("v1", v1=("torch-cuda",))
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,10 @@ from kerncfg.compiler.normalise import normalise
 from kerncfg.compiler.policy import CHECKS, Request
 from kerncfg.compiler.resolve import resolve
 from kerncfg.documents.config import Candidate, Trust
-from kerncfg.documents.lock import Build, Lock, Pin
-from kerncfg.documents.plan import Bind, Keep, Kernel, Plan, Rejection
+from kerncfg.documents.lock import Build, Lock, Pin, Release
+from kerncfg.documents.metadata import Metadata
+from kerncfg.documents.plan import Bind, Keep, Kernel, ModePlan, Plan, Rejection
+from kerncfg.documents.reference import KernelRef
 from kerncfg.documents.target import Mode
 from kerncfg.documents.variant import Variant
 from kerncfg.errors import ResolutionError
@@ -437,6 +439,77 @@ def test_the_modes_of_an_inference_kernel_b39() -> None:
         INFERENCE_COMPILE: ["original"],
         TRAINING_COMPILE: ["original"],
     }
+
+
+def hub_pin(text: str, *, repository: str | None = None, needs: tuple[Any, ...] = (), **said: Any) -> Pin:
+    """The answer about a repository with one build, which imports others."""
+    metadata = Metadata(id="_x", name="xx", backend="cuda", kernel_depends=needs)
+    build = Build(variant=Variant.parse("torch-cuda"), digest=f"digest of {text}", metadata=metadata)
+    release = Release(commit="c" * 40, revision=said.pop("revision", "v1"), repository=repository, builds=(build,))
+    return Pin(ref=KernelRef.parse(text), releases=(release,), **said)
+
+
+def resolved(*pins: Pin, row: str = "org/r@v1:A", **asked: Any) -> ModePlan:
+    said = asked.pop("said", request(trust=Trust(publishers=frozenset({"org"}))))
+    found = resolve(config({"X": row}), Lock(pins={pin.ref: pin for pin in pins}), said)
+    return found.step("X").modes[Mode.INFERENCE]
+
+
+def test_a_kernel_comes_with_those_that_it_imports() -> None:
+    found = resolved(hub_pin("org/r@v1", needs=(("org/base", 2, None),)), hub_pin("org/base@v2"))
+    (needed,) = found.choices[0].kernel.dependencies
+    assert (str(needed.reference), needed.commit) == ("org/base@v2", "c" * 40)
+
+
+@pytest.mark.parametrize(
+    ("base", "reason"),
+    [
+        (None, "it imports org/base@v2: the lock does not hold it: `kerncfg lock` asks for what it lacks"),
+        (Pin(ref=KernelRef.parse("org/base@v2"), reason="HTTP 404: no"), "it imports org/base@v2: HTTP 404: no"),
+        (Pin.of(KernelRef.parse("org/base@v2")), "it imports org/base@v2: no build fits: there is none"),
+        (
+            hub_pin("org/base@v2", needs=(("org/r", 1, None),)),
+            "it imports org/base@v2: it imports itself, by way of org/r@v1",
+        ),
+        (
+            hub_pin("org/base@v2", repository="acme/base"),
+            "it imports org/base@v2: org/base moved to acme/base, and publisher acme is not trusted: set "
+            "trust.publishers.acme=true, or trust.repositories.acme/base=true for this repository alone",
+        ),
+    ],
+)
+def test_a_kernel_without_what_it_imports_is_refused(base: Pin | None, reason: str) -> None:
+    pins = [hub_pin("org/r@v1", needs=(("org/base", 2, None),)), *([base] if base else [])]
+    assert [each.reason for each in resolved(*pins).rejected] == [reason]
+
+
+def test_a_kernel_that_imports_a_stranger_is_refused() -> None:
+    found = resolved(hub_pin("org/r@v1", needs=(("stranger/base", 2, None),)))
+    assert found.rejected[0].reason.startswith("it imports stranger/base@v2: publisher stranger is not trusted")
+
+
+@pytest.mark.parametrize(
+    ("row", "pin", "reason"),
+    [
+        ("org/r:A", hub_pin("org/r"), "chosen for cuda, unpinned, v1 is the highest version with a build that fits"),
+        ("org/r@>=1:A", hub_pin("org/r@>=1", revision="v1.4"), "chosen for cuda, v1.4 is the highest of >=1"),
+        ("org/r@v1:A", hub_pin("org/r@v1", note="as last resolved, for X"), "chosen for cuda, as last resolved, for X"),
+        ("org/r@v1:A", hub_pin("org/r@v1", repository="org/new"), "chosen for cuda, moved to org/new"),
+    ],
+)
+def test_a_choice_says_how_its_commit_was_found(row: str, pin: Pin, reason: str) -> None:
+    found = resolved(pin, row=row)
+    assert found.choices[0].reason == reason
+    assert found.choices[0].kernel.repository == pin.releases[0].repository
+
+
+def test_a_choice_has_a_verdict_on_every_build() -> None:
+    names = ("torch-cuda", "torch-universal", "torch-rocm")
+    builds = tuple(Build(variant=Variant.parse(name), digest=name) for name in names)
+    pin = Pin(ref=KernelRef.parse("org/r@v1"), releases=(Release(commit="c" * 40, builds=builds),))
+    verdicts = resolved(pin).choices[0].builds
+    assert verdicts["torch-cuda"] == "chosen" and verdicts["torch-universal"] == "fits, torch-cuda goes before"
+    assert "rocm" in verdicts["torch-rocm"] and "cuda" in verdicts["torch-rocm"]
 
 
 MEMBERS = [["Norm", "layers.*.norm"], ["MLP", "layers.*.mlp"]]

@@ -15,6 +15,11 @@ PACKAGE = Path(__file__).parent.parent / "kerncfg"
 ORDER = (
     "errors",
     "locations",
+    "anchors.language",
+    "anchors.planning",
+    "anchors.hub",
+    "anchors.applying",
+    "anchors.tools",
     "anchors",
     "documents.target",
     "documents.variant",
@@ -93,6 +98,7 @@ ORDER = (
     "applier.fusing",
     "applier.findings",
     "applier.settle",
+    "applier.added",
     "applier.telling",
     "applier.apply",
     "models",
@@ -117,6 +123,17 @@ ORDER = (
     "dialects.source",
     "dialects.files",
     "trainer",
+    "outcome",
+    "page.markup",
+    "page.colours",
+    "page.tree",
+    "page.reasons",
+    "page.charts",
+    "page.drawing",
+    "page.evidence",
+    "page.report",
+    "page.comparison",
+    "page.sweep",
     "run",
     "cli.offers",
     "cli.completing",
@@ -134,7 +151,7 @@ ORDER = (
 DOORSTEPS = ("", "__main__", "_hydra")
 # Folders of bundled kernels import nothing of kerncfg but each other, as a kernel from elsewhere would.
 KERNELS = "kernels"
-FOLDERS = ("documents", "compiler", "applier", "evidence", "dialects")
+FOLDERS = ("documents", "compiler", "applier", "evidence", "dialects", "page")
 
 # Where each package may be imported; a folder stands for everything in it.
 DOORS: dict[str, tuple[str, ...]] = {
@@ -142,6 +159,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "huggingface_hub": ("sources.hub",),
     "hydra": ("compiler.overrides", "compiler.loading", "compiler.compose", "run", "_hydra"),
     "jsonschema": ("compiler.schema",),
+    "matplotlib": ("page.drawing",),
     "omegaconf": ("compiler.compose", "compiler.interpolate"),
     "packaging": ("documents", "compiler", "machine", "sources.hub", "doctor"),
     "rich": ("cli",),

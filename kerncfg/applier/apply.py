@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MethodType, TracebackType
@@ -18,12 +18,11 @@ from torch import nn
 from torch.jit import ScriptModule
 
 from kerncfg.applier import attention
-from kerncfg.applier.adapters import Site, adapter_for
 from kerncfg.applier.adapters.torch import compiled, unwrapped, walk
-from kerncfg.applier.bind import Owner, bound, unbind_all
-from kerncfg.applier.functions import function_claims
+from kerncfg.applier.added import added
+from kerncfg.applier.bind import Edit, Owner, bind, bound, unbind, unbind_all
 from kerncfg.applier.fuse import unfuse
-from kerncfg.applier.match import claims
+from kerncfg.applier.fused import Members
 from kerncfg.applier.report import Report, ReportRow
 from kerncfg.applier.settle import Settled, settle
 from kerncfg.applier.telling import rows_of
@@ -32,9 +31,10 @@ from kerncfg.documents.target import Mode
 from kerncfg.errors import ApplyError, ConflictError
 
 if TYPE_CHECKING:
-    from kerncfg.applier.bind import Edit
+    from kerncfg.applier.adapters import Site
     from kerncfg.applier.bound import Bound
     from kerncfg.applier.decide import Decided
+    from kerncfg.applier.fusing import FusionSite
     from kerncfg.documents.plan import Kernel, Step
 
 __all__ = ["Binding", "Bindings", "Report", "ReportRow", "apply", "revert"]
@@ -75,17 +75,29 @@ def revert(model: nn.Module) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binding:
-    """One module that runs a kernel in some mode; `None` among `kernels` is the original."""
+    """One module that runs a kernel in some mode; `None` among `kernels` is the original.
+
+    Of a fusion, `module` is the first member, which is called, and `whole` a module that holds all of them and runs
+    their own forwards one after the other: its parameters are the kernel's, and a copy of it is a copy of the site.
+    """
 
     path: str
     name: str
     module: nn.Module
     kernels: Mapping[Mode, Kernel | None]
     forwards: Mapping[Mode, Callable[..., Any] | None]
+    whole: nn.Module
+    kind: str = "layer"
 
-    def original(self) -> Callable[..., Any]:
-        """Return the module's own forward."""
-        return MethodType(type(self.module).forward, self.module)
+    @property
+    def modules(self) -> tuple[nn.Module, ...]:
+        """The modules whose forwards were replaced: the module itself, or all members of a fusion."""
+        return tuple(self.whole.members()) if isinstance(self.whole, Members) else (self.module,)
+
+    def original(self, whole: nn.Module | None = None) -> Callable[..., Any]:
+        """Return what ran here before any kernel, or, of a copy of `whole`, what would run there."""
+        found = self.whole if whole is None else whole
+        return MethodType(type(found).forward, found)
 
     def forward(self, mode: Mode | str) -> Callable[..., Any]:
         """Return what runs in a mode of this apply, as a method of the module.
@@ -120,6 +132,9 @@ class Bindings:
             if error is None:
                 raise
             self._undo()  # what was applied later stays on, over the original
+            attended = self._settled.attended
+            if attended is not None and not attended.covered:
+                attended.revert()
             error.add_note(f"kerncfg: {conflict.message}; kerncfg.revert(model) takes that back too")
 
     def __repr__(self) -> str:
@@ -130,19 +145,38 @@ class Bindings:
 
     @cached_property
     def sites(self) -> tuple[Binding, ...]:
-        """The modules that run a kernel in some mode, in the model's order."""
+        """The modules that run a kernel in some mode, in the model's order; of a fusion its first member."""
         modes = self._settled.modes
-        return tuple(
+        found = [
             Binding(
                 path=site.path,
                 name=step.name,
                 module=site.module,
                 kernels=dict(zip(modes, decided.edit.kernels, strict=True)),
                 forwards=dict(zip(modes, decided.edit.forwards, strict=True)),
+                whole=site.module,
             )
             for site, step, decided in self._records()
             if decided.swaps
-        )
+        ]
+        fused = [_fused(one, modes) for one in self._settled.fusions if one.fusion is not None]
+        if not fused:
+            return tuple(found)
+        places = {path: place for place, path in enumerate(self._settled.sites.paths)}
+        return tuple(sorted([*found, *fused], key=lambda binding: places[binding.path]))
+
+    @contextmanager
+    def originals(self) -> Iterator[None]:
+        """Let every module run its own forward, and use its own attention, for as long as a `with` lasts."""
+        edit = Edit(Owner.of("original forwards"), (None, None), (None, None))
+        with ExitStack() as undo:
+            if self._settled.attended is not None:
+                undo.enter_context(self._settled.attended.suspended())
+            for module in {id(module): module for module, _ in self._settled.edits()}.values():
+                if bound(module) is not None:
+                    bind(module, edit)
+                    undo.callback(unbind, module, edit)
+            yield
 
     @property
     def report(self) -> Report:
@@ -150,33 +184,10 @@ class Bindings:
         rows = list(rows_of(self._settled))
         found = self._settled.findings
         try:
-            rows += self._added()
-        except ConflictError as error:
+            rows += added(self._settled, self.plan, _root(self.model))
+        except ApplyError as error:
             found = replace(found, notes=(*found.notes, f"added after apply: {error.message}"))
         return Report(rows=tuple(rows), notes=found.notes, idle=found.idle, absent=found.absent)
-
-    def _added(self) -> Iterator[ReportRow]:
-        """Yield a row for each module that came into the model since, and that the plan has a kernel for."""
-        root = _root(self.model)
-        known = set(map(id, self._settled.sites.modules))
-        if all(id(module) in known for module in walk(root)[1]):
-            return
-        sites = adapter_for(root).sites(root)
-        layers = [(place, claim, "layer") for place, claim in enumerate(claims(sites, self.plan.steps)) if claim]
-        functions = [(one.place, one.claim, "function") for one in function_claims(sites, self.plan.steps)]
-        for place, (step, excluding), kind in sorted((*layers, *functions), key=lambda found: found[0]):
-            if excluding is None and step.kind == "bind" and id(sites.modules[place]) not in known:
-                mode = self._settled.modes[sites.modules[place].training]
-                yield ReportRow(
-                    path=sites.paths[place],
-                    name=step.name,
-                    kind=kind,
-                    status="kept",
-                    kernel=None,
-                    mode=mode.value,
-                    reason="added after apply; apply again to cover it",
-                    modes={mode.value: "original" for mode in self._settled.modes},
-                )
 
     def _records(self) -> Iterator[tuple[Site, Step, Decided]]:
         settled = self._settled
@@ -197,11 +208,15 @@ class Bindings:
             ConflictError: Something was applied later to the same model, and is still on.
         """
         owner, attended = self._settled.owner, self._settled.attended
-        for module in walk(self.model)[1] if any(self._edits()) else ():
-            made = bound(module)
-            if made is not None and made.edit.owner.number > owner.number:
+        on = any(self._edits()) or (attended is not None and attended.active)
+        for module in walk(self.model)[1] if on else ():
+            made, held = bound(module), attention.Held.of(module)
+            later = made.edit.owner if made is not None else owner
+            if later.number <= owner.number and held is not None and held.owner is not None:
+                later = held.owner
+            if later.number > owner.number:
                 raise ConflictError(
-                    f"{owner} cannot be reverted while {made.edit.owner} is on this model",
+                    f"{owner} cannot be reverted while {later} is on this model",
                     hint="revert in reverse order, or all at once with kerncfg.revert(model)",
                 )
         if attended is not None:
@@ -214,6 +229,20 @@ class Bindings:
         for one in reversed(self._settled.fusions):
             if one.fusion is not None:
                 one.fusion.revert()
+
+
+def _fused(one: FusionSite, modes: tuple[Mode, Mode]) -> Binding:
+    fusion = one.fusion
+    assert fusion is not None
+    return Binding(
+        path=one.group.path,
+        name=one.step.name,
+        module=fusion.members[0],
+        kernels=dict(zip(modes, fusion.kernels, strict=True)),
+        forwards=dict(zip(modes, fusion.edits[0].forwards, strict=True)),
+        whole=Members.of(fusion) if len(fusion.members) > 1 else fusion.members[0],
+        kind="fusion" if one.step.node == "fusions" else "layer",
+    )
 
 
 def _check_plan(plan: Any, model: Any) -> None:

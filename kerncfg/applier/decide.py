@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from kerncfg.applier.adapters import LayerClass, Site, Sites
     from kerncfg.documents.target import Mode, Target
+    from kerncfg.sources import Source
 
 __all__ = ["Decided", "Decisions", "Verdict", "condition_fault", "is_off", "joined", "said"]
 
@@ -113,6 +114,7 @@ class Decisions:
         self.owner = owner
         self.hints: dict[str, str] = {}  # the cure of a fault of a row of the user's, by row
         self._code: dict[Kernel, Any] = {}
+        self._sources: dict[str, Source] = {}  # of this run: what one of them finds out is not asked again
         self._ready: dict[tuple[int, LayerClass], tuple[_Ready, _Ready]] = {}
         self._plain: dict[type, _Plain] = {}
         self._kept: dict[str, Verdict] = {}
@@ -143,7 +145,9 @@ class Decisions:
         firsts = (step.modes[mode].choices[:1] for step in steps for mode in self.modes if mode in step.modes)
         remote = {choice.kernel for found in firsts for choice in found if choice.kernel.files}
         if remote:
-            self._code |= fetch(remote, absent=True)  # all at once; what fails says so when its turn comes
+            self._code |= fetch(
+                remote, absent=True, made=self._sources
+            )  # all at once; what fails says so when its turn comes
 
     def _check_machine(self, choices: Iterable[Choice], machine: Target) -> None:
         unfits = {said(choice): reason for choice in choices if (reason := unfit(choice, machine))}
@@ -317,7 +321,7 @@ class Decisions:
         """Return a kernel's code, or why it cannot be had; either is found out once."""
         if kernel not in self._code:
             try:
-                self._code[kernel] = _answer(lambda: load(kernel, self.plan.trust).code)
+                self._code[kernel] = _answer(lambda: load(kernel, self.plan.trust, made=self._sources).code)
             except SourceError as error:
                 self._code[kernel] = error.message.removeprefix(str(kernel.reference)).lstrip(": ")
         return self._code[kernel]

@@ -13,7 +13,7 @@ import click
 from kerncfg.cli.completing import prepare
 from kerncfg.cli.configs import schema, show, validate
 from kerncfg.cli.importing import import_
-from kerncfg.cli.jobs import run
+from kerncfg.cli.jobs import compare, report, run
 from kerncfg.cli.locks import fetch, lock
 from kerncfg.cli.machines import completion, doctor
 from kerncfg.cli.plans import diff, explain, plan
@@ -34,7 +34,22 @@ def program() -> None:
     """
 
 
-for command in (plan, explain, diff, lock, fetch, run, show, validate, import_, schema, doctor, completion):
+for command in (
+    plan,
+    explain,
+    diff,
+    lock,
+    fetch,
+    run,
+    report,
+    compare,
+    show,
+    validate,
+    import_,
+    schema,
+    doctor,
+    completion,
+):
     program.add_command(command)
 
 

@@ -58,18 +58,24 @@ def lock(
         except OSError as error:
             raise ConfigError(f"{place} cannot be written: {error.strerror}") from error
     if as_json:
-        data(now.to_dict() if not check else {"moved": moved})
+        unheard = {str(pin.ref): pin.reason or pin.note for pin in now.hub() if pin.away}
+        data(now.to_dict() if not check else {"moved": moved, "unchecked": unheard})
     else:
         _print(now, moved, place, check)
-    return 1 if check and moved else 0
+    if check and moved:
+        return 1
+    return 3 if any(pin.away and (check or not pin.releases) for pin in now.hub()) else 0
 
 
 def _print(now: Lock, moved: list[str], place: Path, check: bool) -> None:
     for line in moved:
         click.echo(line)
     unpinned = [pin for pin in now.hub() if not pin.releases]
-    for pin in unpinned if not check else ():
-        click.echo(f"not pinned: {pin.ref}: {pin.reason}")
+    for pin in now.hub():
+        if check and pin.away:
+            click.echo(f"not checked: {pin.ref}: {pin.reason or pin.note}")
+        elif not check and (pin.reason or pin.note):
+            click.echo(f"{'not pinned' if pin.reason else 'pinned'}: {pin.ref}: {pin.reason or pin.note}")
     pinned = sum(1 for pin in now.hub() if pin.releases)
     if check:
         click.echo(f"{place}: {'nothing moved' if not moved else f'{len(moved)} moved'}", err=True)
@@ -93,7 +99,7 @@ def fetch(plan: Path, trust: tuple[str, ...], as_json: bool, dry_run: bool) -> i
     kernels = sorted((kernel for kernel in made.kernels() if kernel.files), key=lambda each: str(each.reference))
     total = sum(file.size for kernel in kernels for file in kernel.files)
     with _progress(total if sys.stderr.isatty() and not dry_run else 0) as told:
-        failed = api.fetch_plan(made, dry_run=dry_run, progress=told)
+        failed = api.fetch(made, dry_run=dry_run, progress=told)
     kernels = list({(each.place, each.commit, each.variant): each for each in kernels}.values())
     rows = [
         {

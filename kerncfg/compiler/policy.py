@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from packaging.specifiers import SpecifierSet
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from kerncfg.documents.step import Choice
     from kerncfg.documents.target import Target
 
-__all__ = ["CHECKS", "Check", "Request", "no_fit", "trusted", "unfit"]
+__all__ = ["CHECKS", "HUB_OFF", "Check", "Request", "moved", "no_fit", "refused", "trusted", "unfit"]
+
+HUB_OFF = "Hub kernels are switched off by USE_HUB_KERNELS"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,13 +62,19 @@ def trusted(ref: KernelRef, trust: Trust) -> str | None:
     )
 
 
+def moved(ref: KernelRef, place: str, trust: Trust) -> str | None:
+    """Return why code may not run that a redirect led to; a lock may be older than the consent, or edited."""
+    reason = trusted(replace(ref, location=place), trust)
+    return f"{ref.location} moved to {place}, and {reason}" if reason else None
+
+
 def _untrusted(candidate: Candidate, pin: Pin, request: Request) -> str | None:
     return None if candidate.trust_remote_code else trusted(candidate.ref, request.trust)
 
 
 def _hub_off(candidate: Candidate, pin: Pin, request: Request) -> str | None:
     if candidate.ref.scheme == "hub" and not request.hub:
-        return "Hub kernels are switched off by USE_HUB_KERNELS"
+        return HUB_OFF
     return None
 
 
@@ -117,14 +125,30 @@ def no_fit(pin: Pin, target: Target) -> str:
 
 def _elsewhere(pin: Pin, target: Target) -> str:
     """Name the newest version that has a build by its name, which nobody takes without being told to."""
+    own = {release.revision for release in pin.releases}
     for version, names in reversed(sorted(pin.versions.items(), key=lambda item: (len(item[0]), item[0]))):
+        if version in own:
+            continue
         builds = [variant for name in names if (variant := Variant.parse(name))]
         if fitting := [variant.name for variant in builds if variant.refusal(target) is None]:
             return f"; {version} has {fitting[0]}"
     return f"; no version has one, looked at {', '.join(sorted(pin.versions))}" if pin.versions else ""
 
 
-CHECKS: Sequence[Check] = (_untrusted, _hub_off, _unpinned, _uncompiled, _capability, _torch, _unreachable, _no_build)
+def _moved(candidate: Candidate, pin: Pin, request: Request) -> str | None:
+    found = pin.choose(request.target)
+    place = found[0].repository if found else None
+    return moved(candidate.ref, place, request.trust) if place else None
+
+
+_BEFORE: Sequence[Check] = (_untrusted, _hub_off, _unpinned, _uncompiled, _capability, _torch)
+CHECKS: Sequence[Check] = (*_BEFORE, _unreachable, _no_build, _moved)
+
+
+def refused(candidate: Candidate, request: Request) -> bool:
+    """Say whether a candidate is refused whatever its source would answer, so that nobody needs to ask it."""
+    unasked = Pin(ref=candidate.ref)
+    return any(check(candidate, unasked, request) for check in _BEFORE)
 
 
 def unfit(choice: Choice, target: Target) -> str | None:

@@ -9,14 +9,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from kerncfg.compiler.policy import CHECKS, Check, Request, no_fit, trusted
+from kerncfg.compiler.policy import CHECKS, Check, Request, moved, no_fit, trusted
 from kerncfg.documents.config import ORIGINAL, AttentionRow, Candidate, Config, Fusion, KernelRef, Row
 from kerncfg.documents.lock import Lock, Pin, Release
 from kerncfg.documents.plan import Attend, Bind, Choice, Fuse, Keep, Kernel, ModePlan, Plan, Rejection, Step
 from kerncfg.documents.target import MODE_PREFERENCE, Mode, Target
 from kerncfg.errors import ResolutionError
 
-__all__ = ["resolve"]
+__all__ = ["OFF_SWITCH", "resolve"]
 
 Offered = list[tuple[Mode, Candidate]]
 
@@ -26,7 +26,7 @@ _UNPINNED = re.compile(r"([^@:\s]+)(?:@[^\s:]+)?(:\w+)?: policy\.require_pin nee
 _PINNED = r"write \1@COMMIT\2 with the 40 digits of the commit, or policy.require_pin=false"
 _KINDS: Mapping[str, type[Step]] = {"kernels": Bind, "fusions": Fuse, "attention": Attend}
 _UNKNOWN = "the lock does not hold it: `kerncfg lock` asks for what it lacks"
-_OFF_SWITCH = "kernels are switched off: enabled is false"
+OFF_SWITCH = "kernels are switched off: enabled is false"
 
 
 def resolve(config: Config, lock: Lock, request: Request, *, checks: Sequence[Check] = CHECKS) -> Plan:
@@ -59,8 +59,8 @@ def _mode(row: Row, mode: Mode, enabled: bool, lock: Lock, request: Request, che
     offered = _preference(row.at(request.target.device), mode)
     if not enabled:
         return ModePlan(
-            choices=(_original(_OFF_SWITCH),),
-            unreached=tuple(_rejection(candidate, _OFF_SWITCH) for _, candidate in offered),
+            choices=(_original(OFF_SWITCH),),
+            unreached=tuple(_rejection(candidate, OFF_SWITCH) for _, candidate in offered),
         )
     choices: list[Choice] = []
     rejected: list[Rejection] = []
@@ -129,11 +129,13 @@ def _kernel(ref: KernelRef, pin: Pin, lock: Lock, request: Request, above: tuple
     release, build = found if found else (Release(), None)
     dependencies = []
     for needed in build.dependencies if build else ():
-        if needed in (*above, ref):
+        if needed in (*above, ref.everything):
             return f"it imports itself, by way of {needed}"
         answer = lock.pin(needed) or Pin(ref=needed, reason=_UNKNOWN)
         reason = trusted(needed, request.trust) or answer.reason
-        kernel = _kernel(needed, answer, lock, request, (*above, ref)) if reason is None else reason
+        kernel = _kernel(needed, answer, lock, request, (*above, ref.everything)) if reason is None else reason
+        if isinstance(kernel, Kernel) and kernel.repository:
+            kernel = moved(needed, kernel.repository, request.trust) or kernel
         if isinstance(kernel, Kernel) and kernel.digest is None:
             kernel = no_fit(answer, request.target)
         if isinstance(kernel, str):
@@ -235,7 +237,7 @@ def _step(row: Row, modes: Mapping[Mode, ModePlan], enabled: bool, request: Requ
     if swaps:
         reason = "some mode runs a kernel"
     elif not enabled:
-        reason = _OFF_SWITCH
+        reason = OFF_SWITCH
     elif any(found.rejected for found in modes.values()):
         reason = "every candidate was refused"
     else:

@@ -110,6 +110,8 @@ def _lines(found: ModePlan) -> Iterator[str]:
         shown = ", ".join(part for part in exact if part)
         yield f"  {index + 1}. {kernel.reference}" + (f" ({shown})" if shown else "") + _said_at(choice.origin)
         yield f"     {choice.reason}"
+        if len(choice.builds) > 1:
+            yield from (f"     build {name}: {verdict}" for name, verdict in choice.builds.items())
         if choice.needs:
             yield f"     met by the target: {', '.join(f'{key} {wanted}' for key, wanted in choice.needs.items())}"
         if words := table.conditions(choice.conditions):

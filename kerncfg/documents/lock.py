@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 from kerncfg.documents.metadata import Metadata
 from kerncfg.documents.reference import KernelRef
 from kerncfg.documents.variant import Variant
-from kerncfg.errors import LockError
+from kerncfg.errors import ConfigError, LockError
 
 if TYPE_CHECKING:
     from kerncfg.documents.target import Target
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["SCHEMA", "Build", "File", "Lock", "Pin", "Release", "digest_of"]
 
 SCHEMA = 1
+
+_EDITED = "the file was edited; make it again with `kerncfg lock`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -66,21 +68,24 @@ class Build:
 
     @property
     def dependencies(self) -> tuple[KernelRef, ...]:
-        """The kernels that this one imports.
+        """The kernels that this one imports."""
+        return tuple(ref for ref in self._named() if isinstance(ref, KernelRef))
 
-        Raises:
-            ConfigError: One of them is no repository at a version or revision.
-        """
-        named = self.metadata.kernel_depends if self.metadata else ()
-        return tuple(
-            KernelRef.parse(repository).at(revision=revision if version is None else f"v{version}")
-            for repository, version, revision in named
-        )
+    def _named(self) -> Iterator[KernelRef | str]:
+        """Yield the kernels that the metadata names, or what is wrong with a name, which may be any text."""
+        for repository, version, revision in self.metadata.kernel_depends if self.metadata else ():
+            try:
+                ref = KernelRef.parse(repository).at(version=version, revision=revision)
+            except ConfigError as error:
+                yield f"metadata.json: kernel-depends: {error.message}, needed organisation/name with a version"
+            else:
+                yield ref
 
     def refusal(self, target: Target) -> str | None:
         """Return why this build cannot run on the target, naming both sides, or `None` if it can."""
         by_name = self.variant.refusal(target) if self.variant else None
-        return by_name or self.fault or (self.metadata.refusal(target) if self.metadata else None)
+        wrong = next((name for name in self._named() if isinstance(name, str)), None)
+        return by_name or self.fault or (self.metadata.refusal(target) if self.metadata else None) or wrong
 
     def to_dict(self) -> dict[str, Any]:
         """Return the build as plain data; its name is the key that it stands under."""
@@ -93,11 +98,22 @@ class Build:
 
     @classmethod
     def from_dict(cls, name: str, data: Mapping[str, Any]) -> Self:
-        """Build from the plain data of `to_dict`."""
+        """Build from the plain data of `to_dict`.
+
+        Raises:
+            LockError: No build has that name, or the digest is not that of the files.
+        """
+        variant = Variant.parse(name)
+        files = tuple(File(path=path, **said) for path, said in sorted(data["files"].items()))
+        if variant is None:
+            raise LockError(f"build {name!r} is none, needed a name such as torch-cuda", hint=_EDITED)
+        if digest_of(files) != data["digest"]:
+            message = f"the files of build {name} have digest {digest_of(files)[:12]}, the lock says"
+            raise LockError(f"{message} {data['digest'][:12]}", hint=_EDITED)
         return cls(
-            variant=Variant.parse(name),
+            variant=variant,
             digest=data["digest"],
-            files=tuple(File(path=path, **said) for path, said in sorted(data["files"].items())),
+            files=files,
             metadata=Metadata.from_dict(data["metadata"]) if data["metadata"] else None,
             fault=data["fault"],
         )
@@ -137,6 +153,7 @@ class Pin:
 
     A reference without a version has one release for each version branch; any other has one. `versions` names the
     builds of other version branches, for the advice when none of these fits. `note` is what else there is to say.
+    `away`: the Hub gave no answer, so that it may be another one another time; no file keeps that.
     """
 
     ref: KernelRef
@@ -144,6 +161,7 @@ class Pin:
     reason: str | None = None
     note: str | None = None
     versions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    away: bool = field(default=False, compare=False)
 
     @classmethod
     def of(cls, ref: KernelRef, *builds: Build, commit: str | None = None) -> Self:
@@ -231,13 +249,22 @@ class Lock:
         Path(path).write_text(self.to_json(), encoding="utf-8", newline="\n")
 
     def moved(self, now: Lock) -> Iterator[str]:
-        """Yield a line for each reference whose answer is another now: `org/repo@v3: v3: 1a2b… → 9f8e…`."""
-        for ref in sorted({*self.pins, *now.pins}, key=str):
-            before, after = self.pins.get(ref), now.pins.get(ref)
-            if before is None:
+        """Yield a line for each reference whose answer is another now: `org/repo@v3: v3: 1a2b… → 9f8e…`.
+
+        What the Hub gave no answer about has not moved, as far as anybody knows.
+        """
+        for ref in sorted({*self.pins, *self.commits, *now.pins}, key=str):
+            before, after, commit = self.pins.get(ref), now.pins.get(ref), self.commits.get(ref)
+            if after is not None and after.away:
+                continue
+            if before is None and commit is None:
                 yield f"{ref}: not locked"
             elif after is None:
                 yield f"{ref}: locked, and no row names it"
+            elif before is None:
+                first = after.releases[0] if after.releases else None
+                if first is None or first.commit != commit:
+                    yield f"{ref}: {str(commit)[:12]}… → {_told(first, after)}"
             elif before != after:
                 yield from (f"{ref}: {line}" for line in _differences(before, after))
 

@@ -102,8 +102,11 @@ class Plan:
         return named(name, self.steps)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plan as plain data, in the form of `schemas/plan.schema.json`."""
-        return {
+        """Return the plan as plain data, in the form of `schemas/plan.schema.json`.
+
+        `sealed` is the SHA-256 of all the rest: data that has it is as it was written.
+        """
+        data = {
             "schema": SCHEMA,
             "digest": self.digest,
             "target": self.target.to_dict(),
@@ -115,6 +118,7 @@ class Plan:
                 for digest, files in sorted(self._files().items())
             },
         }
+        return {**data, "sealed": seal(data)}
 
     def kernels(self) -> set[Kernel]:
         """Return every distinct kernel that some mode may run, and those that they import."""
@@ -168,6 +172,11 @@ class Plan:
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON; `kerncfg.load_plan` reads it back."""
         Path(path).write_text(self.to_json(), encoding="utf-8", newline="\n")
+
+
+def seal(data: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a plan's plain data but for its seal."""
+    return hashlib.sha256(_dump({**data, "sealed": None}, indent=None).encode()).hexdigest()
 
 
 def _dump(data: Any, *, indent: int | None) -> str:

@@ -47,7 +47,7 @@ def bench(bindings: Bindings, inputs: Mapping[str, Any], *, seconds: float = 0.5
     modes = measured_modes(bindings)
     rows: list[TimedRow] = []
     whole: dict[Mode, Timing] = {}
-    parts = [binding.module for binding in bindings.sites]
+    parts = [part for binding in bindings.sites for part in binding.modules]
     with undisturbed(bindings.model, parts), _no_collections():
         for mode in modes:
             bindings.model.train(mode.training)
@@ -136,12 +136,12 @@ def _row(sample: Sample, mode: Mode, seconds: float) -> TimedRow:
 
     def call(forward: Callable[..., Any]) -> _Call:
         inputs = (sample.args, dict(sample.kwargs))
-        return _Call(forward=forward, module=binding.module, inputs=inputs, training=mode.training)
+        return _Call(forward=forward, module=binding.whole, inputs=inputs, training=mode.training)
 
     device = torch.device(sample.device)
-    with state_kept(binding.module) as changes:
+    with state_kept(binding.whole) as changes:
         timing = _timed(partial(call, binding.original()), partial(call, binding.forward(mode)), device, seconds)
-    weights = {name for name, _ in binding.module.named_parameters()}
+    weights = {name for name, _ in binding.whole.named_parameters()}
     done = {place: change for place, change in changes.items() if place in weights}
     if done:
         timing = Timing(reason=described(done))

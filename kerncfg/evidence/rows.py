@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Self
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 __all__ = ["Check", "Measurement", "Row", "TimedModel", "TimedRow", "Timing", "Verification", "Whole"]
 
 SCHEMA = 1
+
+_NO_NUMBERS = ("nan", "inf", "-inf")  # what JSON has no number for
 
 _WITHIN = "within: the share of values that differ from the original by no more than the policy allows"
 _SPREAD = "spread: how far the speedup varies from reading to reading; same: it is no further from 1 than that"
@@ -45,6 +47,11 @@ class Check:
     def to_dict(self) -> dict[str, Any]:
         """Return the check as plain data."""
         return {item.name: _plain(getattr(self, item.name)) for item in fields(self)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Build the check from the plain data of `to_dict`."""
+        return cls(**_values(data))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +97,11 @@ class Whole:
         """Return the comparison as plain data."""
         return {item.name: _plain(getattr(self, item.name)) for item in fields(self)}
 
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Build the comparison from the plain data of `to_dict`."""
+        return cls(**_values(data))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
@@ -113,6 +125,16 @@ class Verification:
             "model": self.model.to_dict() if self.model else None,
             "notes": list(self.notes),
         }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Build it from the plain data of `to_dict`."""
+        model = data["model"]
+        return cls(
+            rows=tuple(map(Row.from_dict, data["rows"])),
+            model=Whole.from_dict(model) if model else None,
+            notes=tuple(data["notes"]),
+        )
 
     def __str__(self) -> str:
         heads = (
@@ -162,6 +184,11 @@ class Timing:
         """Return the timing as plain data."""
         return {item.name: _plain(getattr(self, item.name)) for item in fields(self)}
 
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Build the timing from the plain data of `to_dict`."""
+        return cls(**_values(data))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedRow(Timing):
@@ -208,6 +235,16 @@ class Measurement:
             "model": self.model.to_dict() if self.model else None,
             "notes": list(self.notes),
         }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Build it from the plain data of `to_dict`."""
+        model = data["model"]
+        return cls(
+            rows=tuple(map(TimedRow.from_dict, data["rows"])),
+            model=TimedModel.from_dict(model) if model else None,
+            notes=tuple(data["notes"]),
+        )
 
     def __str__(self) -> str:
         heads = (
@@ -303,3 +340,17 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return list(value)
     return number(value) if isinstance(value, float) else value
+
+
+def _values(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return plain data as the values that `_plain` was given."""
+    parts: dict[str, type[Check] | type[Timing]] = {"backward": Check, "training": Timing}
+    found: dict[str, Any] = {}
+    for key, value in data.items():
+        if key in parts and value is not None:
+            found[key] = parts[key].from_dict(value)
+        elif isinstance(value, list):
+            found[key] = tuple(value)
+        else:
+            found[key] = float(value) if isinstance(value, str) and value in _NO_NUMBERS else value
+    return found

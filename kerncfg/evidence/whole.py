@@ -140,7 +140,7 @@ class _Comparison:
 
         generator = torch.Generator().manual_seed(number)
         for site in self._bindings.sites:
-            stack.callback(site.module.register_forward_hook(hook).remove)
+            stack.callback(site.modules[-1].register_forward_hook(hook).remove)
         return stack
 
     def _truth(self) -> tuple[str, Parts | None]:

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kerncfg.compiler.policy import trusted
+from kerncfg.compiler.policy import moved, trusted
 from kerncfg.documents.config import Trust
 from kerncfg.documents.lock import Lock, Pin
 from kerncfg.errors import SourceError, TrustError
@@ -88,7 +88,11 @@ def pin(
         if found := known.pin(ref):
             return found
         if commit := known.commits.get(ref):
-            return replace(_pin(replace(ref, revision=commit, version=None), question, sources, made), ref=ref)
+            found = _pin(replace(ref, revision=commit, version=None), question, sources, made)
+            named = [
+                each if each.revision != commit else replace(each, revision=ref.revision) for each in found.releases
+            ]
+            return replace(found, ref=ref, releases=tuple(named))
         return None if locked and ref.scheme == "hub" else _pin(ref, question, sources, made)
 
     pins: dict[KernelRef, Pin | None] = {}
@@ -102,7 +106,9 @@ def pin(
     return Lock(pins={ref: found for ref, found in pins.items() if found is not None})
 
 
-def load(kernel: Kernel, trust: Trust, *, sources: Mapping[str, str] = SOURCES) -> KernelCode:
+def load(
+    kernel: Kernel, trust: Trust, *, sources: Mapping[str, str] = SOURCES, made: dict[str, Source] | None = None
+) -> KernelCode:
     """Return the code of a planned kernel; the same kernel is imported once, whoever asks.
 
     Raises:
@@ -113,13 +119,13 @@ def load(kernel: Kernel, trust: Trust, *, sources: Mapping[str, str] = SOURCES) 
     for needed in kernel.with_dependencies():
         if reason := untrusted(needed, trust):
             raise TrustError(f"{needed.reference}: {reason}")
-    return reload(kernel, sources=sources)
+    return reload(kernel, sources=sources, made=made)
 
 
 def untrusted(kernel: Kernel, trust: Trust) -> str | None:
     """Return why a kernel may not run: nobody consented to its publisher, or to the one that a redirect led to."""
-    moved = replace(kernel.reference, location=kernel.repository) if kernel.repository else kernel.reference
-    return trusted(kernel.reference, trust) or trusted(moved, trust)
+    reason = trusted(kernel.reference, trust)
+    return reason or (moved(kernel.reference, kernel.repository, trust) if kernel.repository else None)
 
 
 def fetch(
@@ -128,37 +134,45 @@ def fetch(
     progress: Callable[[Kernel, int], None] = lambda kernel, size: None,
     absent: bool = False,
     sources: Mapping[str, str] = SOURCES,
+    made: dict[str, Source] | None = None,
 ) -> dict[Kernel, str]:
     """Bring the files of kernels, and of those that they import, to this machine; return why those that failed did.
 
     `progress` is told after each file how many bytes of which kernel have come. With `absent` builds whose files are
-    all there are left to be hashed when they are loaded.
+    all there are left to be hashed when they are loaded. `made` keeps the sources of one run, with what they learnt.
     """
-    made: dict[str, Source] = {}
-    needed = (needed for kernel in kernels for needed in kernel.with_dependencies() if needed.files)
-    builds = {(kernel.place, kernel.commit, kernel.variant): kernel for kernel in needed}
-    failed: dict[Kernel, str] = {}
+    made = {} if made is None else made
+    wanted = list(kernels)
+    builds = {_build(needed): needed for kernel in wanted for needed in kernel.with_dependencies() if needed.files}
+    failed: dict[tuple[str | None, ...], str] = {}
 
     def bring(kernel: Kernel) -> None:
         try:
             source: Any = _source(kernel.reference.scheme, sources, made)
             source.fetch(kernel, lambda size: progress(kernel, size))
         except SourceError as error:
-            failed[kernel] = error.message
+            failed[_build(kernel)] = error.message
 
-    wanted = [kernel for kernel in builds.values() if not (absent and _has(kernel, sources, made))]
-    if wanted:
+    lacking = [kernel for kernel in builds.values() if not (absent and _has(kernel, sources, made))]
+    if lacking:
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="kerncfg-fetch") as pool:
-            list(pool.map(bring, wanted))
-    return failed
+            list(pool.map(bring, lacking))
+    needs = ((kernel, map(_build, kernel.with_dependencies())) for kernel in wanted)
+    reasons = {kernel: next((failed[build] for build in each if build in failed), None) for kernel, each in needs}
+    return {kernel: reason for kernel, reason in reasons.items() if reason is not None}
 
 
 def _has(kernel: Kernel, sources: Mapping[str, str], made: dict[str, Source]) -> bool:
-    source: Any = _source(kernel.reference.scheme, sources, made)
-    return bool(source.has(kernel))
+    try:
+        source: Any = _source(kernel.reference.scheme, sources, made)
+        return bool(source.has(kernel))
+    except SourceError:  # fetching it says why
+        return False
 
 
-def reload(kernel: Kernel, *, sources: Mapping[str, str] = SOURCES) -> KernelCode:
+def reload(
+    kernel: Kernel, *, sources: Mapping[str, str] = SOURCES, made: dict[str, Source] | None = None
+) -> KernelCode:
     """Return the code of a kernel that a copied or unpickled module runs; binding it took the consent.
 
     Raises:
@@ -168,10 +182,14 @@ def reload(kernel: Kernel, *, sources: Mapping[str, str] = SOURCES) -> KernelCod
     with _lock:
         if kernel not in _loaded:
             try:
-                _loaded[kernel] = _source(kernel.reference.scheme, sources, {}).load(kernel)
+                _loaded[kernel] = _source(kernel.reference.scheme, sources, {} if made is None else made).load(kernel)
             except _NoSource as error:
                 raise SourceError(f"{kernel.reference}: {error.message}") from error
         return _loaded[kernel]
+
+
+def _build(kernel: Kernel) -> tuple[str | None, ...]:
+    return kernel.place, kernel.commit, kernel.variant
 
 
 class _NoSource(SourceError):
@@ -184,7 +202,7 @@ def _pin(ref: KernelRef, question: Question, sources: Mapping[str, str], made: d
     except SourceError as error:
         return Pin(ref=ref, reason=error.message)
     except OSError as error:
-        return Pin(ref=ref, reason=f"{error.filename} cannot be read: {error.strerror}")
+        return Pin(ref=ref, reason=f"{error.filename or ref} cannot be read: {error.strerror or error}")
 
 
 def _source(scheme: str, sources: Mapping[str, str], made: dict[str, Source]) -> Source:

@@ -32,12 +32,12 @@ class Settings:
         """Read the variables that `kernels` and huggingface_hub read, with their meaning there."""
         said = os.environ if environment is None else environment
         default = Path(said.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
-        home = Path(said.get("HF_HOME") or default)
+        home = _folder(said.get("HF_HOME") or default)
         cache = said.get("KERNELS_CACHE") or said.get("HF_HUB_CACHE") or said.get("HUGGINGFACE_HUB_CACHE")
         return cls(
             endpoint=(said.get("HF_ENDPOINT") or _HUB).rstrip("/"),
-            cache=Path(cache or home / "hub").expanduser().absolute(),
-            token=_token(said, home.expanduser()),
+            cache=_folder(cache or home / "hub").absolute(),
+            token=_token(said, home),
             offline=_is_true(said, "HF_HUB_OFFLINE") or _is_true(said, "TRANSFORMERS_OFFLINE"),
         )
 
@@ -70,12 +70,16 @@ def local_kernels(environment: Mapping[str, str] | None = None) -> dict[str, str
     return {name: str(Path(folder).expanduser().absolute()) for name, folder in found.items() if name and folder}
 
 
+def _folder(said: str | Path) -> Path:
+    return Path(os.path.expandvars(said)).expanduser()
+
+
 def _token(said: Mapping[str, str], home: Path) -> str | None:
     token = said.get("HF_TOKEN") or said.get("HUGGING_FACE_HUB_TOKEN")
     if token or _is_true(said, "HF_HUB_DISABLE_IMPLICIT_TOKEN"):
         return (token or "").strip() or None
     try:
-        return Path(said.get("HF_TOKEN_PATH") or home / "token").expanduser().read_text("utf-8").strip() or None
+        return _folder(said.get("HF_TOKEN_PATH") or home / "token").read_text("utf-8").strip() or None
     except OSError:  # nobody logged in on this machine
         return None
 

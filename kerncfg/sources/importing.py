@@ -85,7 +85,8 @@ def importing(name: str, ref: KernelRef) -> Iterator[None]:
         top = name.partition(".")[0]
         root = name if top in known else top
         for module in set(sys.modules) - known:
-            if module == root or module.startswith(f"{root}."):
+            own = str(getattr(sys.modules[module], "__name__", module))  # it may stand there under another name too
+            if any(each == root or each.startswith(f"{root}.") for each in (module, own)):
                 del sys.modules[module]
         if not isinstance(error, KeyboardInterrupt):  # `sys.exit()` in a kernel is its failure, not the program's end
             message = f"{ref} cannot be imported: {type(error).__name__}: {error}"

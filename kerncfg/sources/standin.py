@@ -13,6 +13,7 @@ from typing import Any
 __all__ = ["offering"]
 
 _NAME = "kernels"
+_NOTHING = object()
 
 
 @contextmanager
@@ -29,19 +30,28 @@ def offering(modules: Mapping[str, Any]) -> Iterator[None]:
         raise RuntimeError(f"{repo_id} is no dependency of the kernel that is being imported; it declares {names}")
 
     place = sys.modules.get(_NAME)
-    installed = place is not None or importlib.util.find_spec(_NAME) is not None
+    installed = _is_installed() if place is None else hasattr(place, "get_kernel_dep")
     if installed and not modules:
         yield  # the package's own answer, that there are none, is the right one
         return
+    before = place
     if place is None:
         place = importlib.import_module(_NAME) if installed else ModuleType(_NAME)
-    own = vars(place).get("get_kernel_dep")
+    own = vars(place).get("get_kernel_dep", _NOTHING)
     vars(place)["get_kernel_dep"] = get_kernel_dep
     sys.modules[_NAME] = place
     try:
         yield
     finally:
-        if installed:
-            vars(place)["get_kernel_dep"] = own
+        if own is _NOTHING:
+            vars(place).pop("get_kernel_dep", None)
         else:
-            del sys.modules[_NAME]
+            vars(place)["get_kernel_dep"] = own
+        if before is None and not installed:
+            sys.modules.pop(_NAME, None)
+
+
+def _is_installed() -> bool:
+    """Say whether the package is there; a mere folder of its name, as many projects have, is not."""
+    spec = importlib.util.find_spec(_NAME)
+    return spec is not None and spec.origin is not None

@@ -112,6 +112,25 @@ def move(made: Repository, branch: str, factor: float, variant: str = "torch-cpu
     return made.release([Build(name=kernel, modules=norm_layers(factor), variant=variant, version=major)], branch)
 
 
+def documented() -> list[Repository]:
+    """The repositories that the pages of the docs name, as far as the pages look at them.
+
+    `kernels-community/liger-kernels` is on the Hub under this name; whatever is of `acme` is made up.
+    """
+    liger = source("rms_norm.py").replace("class RMSNorm", "class LigerRMSNorm")
+    devices = ("torch-cuda", "torch-npu", "torch-rocm", "torch-xpu")
+    own = Repository(f"{ACME}/norms")
+    for major, variants in ((1, ["torch-cpu"]), (2, ["torch-cpu", "torch-cuda"]), (3, ["torch-cuda", "torch-rocm"])):
+        modules = norm_layers(major)
+        builds = [Build(name="norms", modules=modules, variant=each, version=major) for each in variants]
+        own.release(builds, f"v{major}", tag=f"v{major}.1.0")
+    return [
+        repository(f"{TRUSTED}/liger-kernels", package(liger), branch="v3", variants=devices),
+        own,
+        redirect(f"{ACME}/old-norms", to=own.name, revision="v2"),
+    ]
+
+
 def silu(name: str = f"{TRUSTED}/activation") -> Repository:
     """SiLU alone."""
     return repository(name, package(source("silu.py")))

@@ -198,8 +198,8 @@ def test_compiles_in_one_graph(device: str) -> None:
     for actual, expected in zip(run(compiled, arguments), run(rotary_pos_emb, arguments), strict=True):
         assert_close(actual, expected)
     with torch.no_grad():
-        turned, expected = compiled(*arguments[:4]), OURS(*arguments[:4])
-        for actual, other in zip(turned, expected, strict=True):
+        turned, wanted = compiled(*arguments[:4]), OURS(*arguments[:4])  # type: ignore[arg-type]
+        for actual, other in zip(turned, wanted, strict=True):
             assert_close(actual, other)
 
 

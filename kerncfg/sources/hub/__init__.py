@@ -7,38 +7,41 @@ The protocol is that of the `kernels` library: repositories of type kernel, vers
 from __future__ import annotations
 
 import hashlib
+import os
 import tomllib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
-from kerncfg.compiler.policy import trusted
+from kerncfg.compiler.policy import HUB_OFF, moved, trusted
 from kerncfg.documents.lock import Build, File, Pin, Release, digest_of
 from kerncfg.documents.metadata import Metadata
+from kerncfg.documents.reference import KernelRef
 from kerncfg.documents.variant import Variant
 from kerncfg.errors import ConfigError, IntegrityError, SourceError
+from kerncfg.machine import hub_is_on
 from kerncfg.sources import KernelCode
 from kerncfg.sources.environment import Settings
 from kerncfg.sources.hub.asking import Hub, HubFault, Moved
-from kerncfg.sources.hub.files import bring, single
-from kerncfg.sources.hub.memory import Found, Memory, builds_of, checked, listed
+from kerncfg.sources.hub.files import bring, folder_of, single
+from kerncfg.sources.hub.memory import Found, Memory, builds_of, listed
 from kerncfg.sources.hub.revisions import is_commit, matching, versions
 from kerncfg.sources.importing import PREFIX, import_folder, named
 from kerncfg.sources.standin import offering
 
 if TYPE_CHECKING:
     from kerncfg.documents.plan import Kernel
-    from kerncfg.documents.reference import KernelRef
     from kerncfg.documents.target import Target
     from kerncfg.sources import Question
 
 __all__ = ["HubSource"]
 
 _STATUS = "kernel-status.toml"
-_STRANGE = "metadata.json: found a kernel-depends that is no repository, needed organisation/name"
 _OTHER_TYPES = {"models": "model", "datasets": "dataset", "spaces": "Space"}
+
+Told = TypeVar("Told")
 
 
 class HubSource:
@@ -50,21 +53,25 @@ class HubSource:
 
     def pin(self, ref: KernelRef, question: Question) -> Pin:
         """Find the commits that a reference means, and the builds there: those for the target, or all of them."""
+        notes: list[str] = []
         try:
-            found, note = self._found(ref, question)
+            _check_on()
+            found = self._found(ref, question, notes)
             releases: list[Release] = []
             for revision, commit in found.commits:
-                releases.append(self._release(ref, found.repository, revision, commit, question))
-                answer = Pin(ref=ref, releases=tuple(releases), note=note)
+                releases.append(self._release(ref, found.repository, revision, commit, question, notes))
+                answer = Pin(ref=ref, releases=tuple(releases), note="; ".join(notes) or None, away=bool(notes))
                 if question.target and answer.choose(question.target):
                     return answer
             lacking = question.target is not None or len(releases) == 1
             return replace(answer, versions=self._versions(found.repository) if lacking else {})
         except HubFault as fault:
-            return Pin(ref=ref, reason=f"{fault.message}{self._advice(ref, fault)}")
+            reason = f"{fault.message}{self._advice(ref, fault, question)}"
+            return Pin(ref=ref, reason=reason, away=fault.away)
 
     def load(self, kernel: Kernel) -> KernelCode:
         """Import a build, after those that it imports, from files that were hashed just now."""
+        _check_on()
         modules: dict[str, Any] = {}
         for needed in kernel.with_dependencies():
             module = self._module(needed, modules)
@@ -73,55 +80,69 @@ class HubSource:
 
     def has(self, kernel: Kernel) -> bool:
         """Say whether a build's files are on this machine, whatever is in them."""
-        assert kernel.commit is not None
-        folder = self._hub.settings.snapshot(kernel.place, kernel.commit) / "build" / str(kernel.variant)
+        folder = folder_of(self._hub, kernel)
         return all((folder / file.path).is_file() for file in kernel.files)
 
     def fetch(self, kernel: Kernel, progress: Callable[[int], None]) -> None:
         """Bring a build's files to this machine."""
+        _check_on()
         bring(self._hub, kernel, progress)
 
     def _module(self, kernel: Kernel, modules: dict[str, Any]) -> Any:
         if not kernel.files:
             raise SourceError(f"{kernel.reference}: the plan has no files of build {kernel.variant}, needed to load it")
         folder = bring(self._hub, kernel)
-        packages = sorted({file.path for file in kernel.files if file.path.endswith("__init__.py")}, key=len)
-        if not packages:
-            raise SourceError(f"{kernel.reference}: build {kernel.variant} has no __init__.py, needed to import it")
+        paths = {file.path for file in kernel.files}
+        package = folder
+        if "__init__.py" not in paths:  # as the library of 2025 had it
+            name = kernel.place.partition("/")[2].replace("-", "_")
+            if "metadata.json" in paths:
+                name = Metadata.parse((folder / "metadata.json").read_bytes()).name.replace("-", "_")
+            package = folder / name
+            if f"{name}/__init__.py" not in paths:
+                places = f"__init__.py or {name}/__init__.py"
+                raise SourceError(f"{kernel.reference}: build {kernel.variant} has no {places}, needed to import it")
         identity = f"{kernel.place} {kernel.commit} {kernel.variant} {kernel.digest}"
         name = f"{PREFIX}{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
         with offering(modules):
-            return import_folder(name, (folder / packages[0]).parent, kernel.reference)
+            return import_folder(name, package, kernel.reference)
 
-    def _found(self, ref: KernelRef, question: Question) -> tuple[Found, str | None]:
+    def _found(self, ref: KernelRef, question: Question, notes: list[str]) -> Found:
         """Return what a reference means now, or what it meant when the Hub last could be asked, which is noted."""
-        if ref.revision and is_commit(ref.revision):
-            return Found(repository=ref.location, commits=((ref.revision, ref.revision),)), None
         known = self._memory.found(ref)
+        if ref.revision and is_commit(ref.revision):
+            known = known or Found(repository=ref.location, commits=((ref.revision, ref.revision),))
+            return self._trusted(ref, known, question)
         try:
             found = self._asked(ref, question)
         except HubFault as fault:
             if known is None or not fault.away:
                 raise
-            if self._hub.settings.offline:
-                return known, "as last resolved, for HF_HUB_OFFLINE is set"
-            return known, f"as last resolved, for {fault.message}"
+            why = "HF_HUB_OFFLINE is set" if self._hub.settings.offline else fault.message
+            notes.append(f"as last resolved, for {why}")
+            return self._trusted(ref, known, question)
         if found != known:
             self._memory.keep_found(ref, found)
-        return found, None
+        return found
 
-    def _asked(self, ref: KernelRef, question: Question, repository: str | None = None) -> Found:
-        place = repository or ref.location
-        try:
-            commits = self._commits(ref, place)
-        except Moved as moved:
-            if repository:
-                raise HubFault(f"{ref.location} moved to {repository}, and that to {moved.repository}") from moved
-            self._check_trust(ref, moved.repository, question)
-            return self._asked(ref, question, moved.repository)
+    def _asked(self, ref: KernelRef, question: Question) -> Found:
+        place, commits = self._following(ref, ref.location, question, lambda place: self._commits(ref, place))
         if odd := [sha for _, sha in commits if not is_commit(sha)]:
             raise HubFault(f"the Hub named {odd[0]!r} for {ref}, needed a commit of 40 digits", status=200)
         return Found(repository=place, commits=tuple(commits))
+
+    def _following(
+        self, ref: KernelRef, place: str, question: Question, ask: Callable[[str], Told]
+    ) -> tuple[str, Told]:
+        """Ask about a repository under the name that it has now; one move is followed, to where there is trust."""
+        try:
+            return place, ask(place)
+        except Moved as now:
+            self._check_trust(ref, now.repository, question)
+            try:
+                return now.repository, ask(now.repository)
+            except Moved as further:
+                raise _moves_on(ref, now.repository, further.repository) from further
 
     def _commits(self, ref: KernelRef, place: str) -> list[tuple[str, str]]:
         """Return the names and commits that answer a reference: one question tells all branches and tags."""
@@ -130,40 +151,57 @@ class HubSource:
             if sha := branches.get(ref.revision) or tags.get(ref.revision):
                 return [(ref.revision, sha)]
             api = f"/api/kernels/{quote(place)}/revision/{quote(ref.revision, safe='')}"
-            return [(ref.revision, str(self._hub.json(api, place)["sha"]))]
+            return [(ref.revision, str(self._hub.json(api, place, f"revision {ref.revision}").get("sha")))]
         if found := matching(ref, branches, tags):
             return found
         have = ", ".join([*versions(branches), *sorted(tags)]) or "neither versions nor tags"
         raise HubFault(f"{place} has {have}, needed {ref.version or 'a version'}", status=200)
 
     def _refs(self, place: str) -> tuple[dict[str, str], dict[str, str]]:
-        refs = self._hub.json(f"/api/kernels/{quote(place)}/refs", place)
-        branches, tags = (
-            {each["name"]: each["targetCommit"] for each in refs.get(kind, ())} for kind in ("branches", "tags")
-        )
+        refs = self._hub.json(f"/api/kernels/{quote(place)}/refs", place, "its branches and tags")
+        try:
+            branches, tags = (
+                {str(each["name"]): str(each["targetCommit"]) for each in refs[kind]} for kind in ("branches", "tags")
+            )
+        except (KeyError, TypeError) as error:
+            message = f"HTTP 200: the branches of {place} came as {str(refs)[:40]!r}, needed names with commits"
+            raise HubFault(message) from error
         return branches, tags
 
-    def _check_trust(self, ref: KernelRef, destination: str, question: Question) -> None:
-        if reason := trusted(replace(ref, location=destination), question.trust):
-            raise HubFault(f"{ref.location} moved to {destination}, and {reason}", status=200)
+    def _trusted(self, ref: KernelRef, found: Found, question: Question) -> Found:
+        """Return what an earlier run found out; whoever asked then may have trusted where it led."""
+        if found.repository != ref.location:
+            self._check_trust(ref, found.repository, question)
+        return found
 
-    def _release(self, ref: KernelRef, place: str, revision: str, commit: str, question: Question) -> Release:
+    def _check_trust(self, ref: KernelRef, destination: str, question: Question) -> None:
+        if reason := moved(ref, destination, question.trust):
+            raise HubFault(reason, status=200)
+
+    def _release(
+        self, ref: KernelRef, place: str, revision: str, commit: str, question: Question, notes: list[str]
+    ) -> Release:
         """Return what a commit holds, or what the place holds that it says it moved to."""
-        listing = self._listing(place, commit)
-        status = next((file for file in listing if file.path == _STATUS), None)
-        if status is not None and (to := self._redirect(place, commit, status)):
-            place, revision = to
-            self._check_trust(ref, place, question)
-            moved = replace(ref, location=place, revision=revision, version=None)
-            found, _ = self._found(moved, question)
-            place, commit = found.repository, found.commits[0][1]
-            listing = self._listing(place, commit)
+        asked = place
+        place, listing = self._following(ref, place, question, lambda place: self._listing(place, commit))
+        if place != asked and ref.revision == commit:
+            self._memory.keep_found(ref, Found(repository=place, commits=((revision, commit),)))
+        if to := self._redirect(place, commit, listing):
+            self._check_trust(ref, to.location, question)
+            found = self._found(to, question, notes)
+            revision, (place, commit) = str(to.revision), (found.repository, found.commits[0][1])
+            place, listing = self._following(ref, place, question, lambda place: self._listing(place, commit))
+            if further := self._redirect(place, commit, listing):
+                raise _moves_on(ref, place, further.location)
         builds = self._builds(place, commit, listing, question.target)
         elsewhere = place if place != ref.location else None
         return Release(commit=commit, revision=revision, repository=elsewhere, builds=tuple(builds))
 
-    def _redirect(self, place: str, commit: str, status: File) -> tuple[str, str] | None:
-        """Return the repository and revision that a moved repository names; one hop is followed, never two."""
+    def _redirect(self, place: str, commit: str, listing: list[File]) -> KernelRef | None:
+        """Return the repository and branch that a moved repository names; one hop is followed, never two."""
+        status = next((file for file in listing if file.path == _STATUS), None)
+        if status is None:
+            return None
         file = single(self._hub, place, commit, _STATUS, status)
         try:
             said = tomllib.loads(file.read_text("utf-8"))
@@ -171,10 +209,15 @@ class HubSource:
             raise HubFault(f"{_STATUS} of {place} cannot be read: {error}", status=200) from error
         if said.get("kind") != "redirect":
             return None
-        destination = said.get("destination")
-        if not isinstance(destination, str) or destination.count("/") != 1:
-            raise HubFault(f"{_STATUS} of {place} leads to {destination!r}, needed organisation/name", status=200)
-        return destination, str(said.get("revision", "main"))
+        destination, branch = said.get("destination"), said.get("revision", "main")
+        try:
+            to = KernelRef.parse(str(destination)).at(revision=str(branch))
+        except ConfigError:
+            to = None
+        if to is None or to.name:
+            message = f"{_STATUS} of {place} leads to {destination!r} at {branch!r}"
+            raise HubFault(f"{message}, needed organisation/name and a branch", status=200)
+        return to
 
     def _listing(self, place: str, commit: str) -> list[File]:
         return self._hub.once(f"tree {place} {commit}", lambda: self._listed(place, commit))
@@ -184,11 +227,15 @@ class HubSource:
         if known is not None:
             return known
         address = f"/api/kernels/{quote(place)}/tree/{commit}?recursive=true"
-        entries = [entry for entry in self._hub.pages(address, place) if entry["type"] == "file"]
-        for entry in entries:
-            checked(entry["path"], place)
+        try:
+            entries = list(self._hub.pages(address, place, f"the files of commit {commit[:12]}"))
+            entries = [entry for entry in entries if entry["type"] == "file"]
+            files = [listed(entry, place) for entry in entries]
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            message = f"HTTP 200: the files of {place} came without {error}, needed path, size and oid of each"
+            raise HubFault(message) from error
         self._memory.keep_listing(place, commit, entries)
-        return [listed(entry) for entry in entries]
+        return files
 
     def _builds(self, place: str, commit: str, listing: list[File], target: Target | None) -> Iterator[Build]:
         """Describe the builds of a commit; only those whose name suits the target are asked what they need."""
@@ -208,11 +255,10 @@ class HubSource:
         try:
             path = f"build/{build.name}/metadata.json"
             said = self._hub.once(f"file {place} {commit} {path}", lambda: single(self._hub, place, commit, path, file))
-            found = replace(build, metadata=Metadata.parse(said.read_bytes()))
-            return found if all(ref.scheme == "hub" for ref in found.dependencies) else replace(build, fault=_STRANGE)
+            return replace(build, metadata=Metadata.parse(said.read_bytes()))
         except (HubFault, IntegrityError):
             raise
-        except (SourceError, ConfigError) as error:
+        except SourceError as error:
             return replace(build, fault=error.message)
 
     def _versions(self, place: str) -> dict[str, tuple[str, ...]]:
@@ -220,23 +266,49 @@ class HubSource:
         try:
             branches, _ = self._refs(place)
             return {name: tuple(sorted(builds_of(self._listing(place, branches[name])))) for name in versions(branches)}
-        except (HubFault, Moved):
+        except (SourceError, Moved):
             return {}
 
-    def _advice(self, ref: KernelRef, fault: HubFault) -> str:
+    def _advice(self, ref: KernelRef, fault: HubFault, question: Question) -> str:
         """Say what there is instead of a repository or revision that the Hub has not."""
-        if fault.status not in (401, 404):
+        if fault.status not in (401, 404) or self._hub.settings.offline:
             return ""
         try:
             if fault.code == "RevisionNotFound":
                 branches, tags = self._refs(ref.location)
-                return f" as {ref.revision}; it has {', '.join([*branches, *tags])}"
+                return f"; it has {', '.join([*branches, *tags])}"
         except (HubFault, Moved):
             return ""
+        for other in _spellings(ref.location):
+            if trusted(replace(ref, location=other), question.trust) is None and self._is_there("kernels", other):
+                return f"; there is a kernel repository {other}"
         for kind, word in _OTHER_TYPES.items():
-            try:
-                self._hub.json(f"/api/{kind}/{quote(ref.location)}", ref.location)
-            except (HubFault, Moved):
-                continue
-            return f"; there is a {word} of that name, and kernels are in repositories of type kernel"
+            if self._is_there(kind, ref.location):
+                return f"; there is a {word} of that name, and kernels are in repositories of type kernel"
         return ""
+
+    def _is_there(self, kind: str, repository: str) -> bool:
+        try:
+            self._hub.json(f"/api/{kind}/{quote(repository)}", repository, "whether it is there")
+        except HubFault:
+            return False
+        except Moved:
+            return kind == "kernels"
+        return True
+
+
+def _check_on() -> None:
+    if not hub_is_on(os.environ):
+        raise HubFault(HUB_OFF, status=200)
+
+
+def _moves_on(ref: KernelRef, place: str, further: str) -> HubFault:
+    return HubFault(f"{ref.location} moved to {place}, and that to {further}, needed one move at most", status=200)
+
+
+def _spellings(repository: str) -> Iterator[str]:
+    """Yield the names that are written alike."""
+    publisher, _, name = repository.partition("/")
+    for other in (name.replace("_", "-"), name.replace("-", "_")):
+        if other != name:
+            yield f"{publisher}/{other}"

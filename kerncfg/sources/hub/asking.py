@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import threading
@@ -9,13 +10,11 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from email.utils import parsedate_to_datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urljoin, urlsplit
 
-from huggingface_hub import hf_hub_download
-from huggingface_hub.errors import HfHubHTTPError
-from huggingface_hub.utils import get_session, tqdm  # type: ignore[attr-defined, unused-ignore]
+from huggingface_hub.errors import OfflineModeIsEnabled
+from huggingface_hub.utils import get_session  # type: ignore[attr-defined, unused-ignore]
 
 from kerncfg.errors import SourceError
 
@@ -25,14 +24,16 @@ if TYPE_CHECKING:
 __all__ = ["Hub", "HubFault", "Moved"]
 
 WAITS = (0.5, 1.0, 2.0, 4.0)  # seconds before each further try; the Hub's own word for it goes before
-PATIENCE = 60.0  # the longest wait, in seconds, that the Hub may ask for
+PATIENCE = 60.0  # seconds: the longest wait that the Hub may ask for, and the longest that an answer may take
 TIMEOUT = 10.0  # seconds without a byte, as huggingface_hub has it
+SLOWEST = 20_000  # bytes a second, below which a large file is not waited for
 _AGAIN = {408, 429, 500, 502, 503, 504}
 _NEXT = re.compile(r'<([^>]*)>;\s*rel="next"')
-_REPOSITORY = re.compile(r"/(?:api/)?kernels/([^/]+/[^/?]+)")
+_REPOSITORY = re.compile(r"/(?:api/)?kernels/([A-Za-z0-9_][\w.-]*/[A-Za-z0-9_][\w.-]*)(?:/|$)", re.ASCII)
 
 
 Answer = TypeVar("Answer")
+Read = Callable[[Any], Answer]
 
 
 class HubFault(SourceError):
@@ -62,7 +63,8 @@ class Hub:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self._first = threading.Lock()
+        self._first = threading.Lock()  # held for ever by the thread that asks first
+        self._heard = threading.Event()  # it knows whether anybody is there
         self._met = False
         self._away: str | None = None  # why nobody can be reached there
         self._lock = threading.Lock()
@@ -81,144 +83,184 @@ class Hub:
         found: Answer = future.result()
         return found
 
-    def json(self, path: str, repository: str) -> Any:
-        """Return what an address of the Hub's API answers.
+    def json(self, path: str, repository: str, what: str) -> dict[str, Any]:
+        """Return what an address of the Hub's API answers about `what` of a repository.
 
         Raises:
             HubFault: There is no answer, or it is a no.
             Moved: The repository has another name now.
         """
-        return self.once(path, lambda: self._answer(f"{self.settings.endpoint}{path}", repository).json())
+        url = f"{self.settings.endpoint}{path}"
+        return self.once(path, lambda: self._get(url, repository, what, lambda response: self._parsed(response, dict)))
 
-    def pages(self, path: str, repository: str) -> Iterator[Any]:
+    def pages(self, path: str, repository: str, what: str) -> Iterator[dict[str, Any]]:
         """Yield the entries of an answer that may come in several pages.
 
         Raises:
             HubFault: There is no answer, or it is a no.
             Moved: The repository has another name now.
         """
-        url: str | None = f"{self.settings.endpoint}{path}"
-        while url is not None:
-            response = self._answer(url, repository)
-            yield from response.json()
-            following = _NEXT.search(response.headers.get("Link", ""))
-            url = urljoin(url, following[1]) if following else None
-            if url and urlsplit(url)[:2] != urlsplit(self.settings.endpoint)[:2]:
-                raise HubFault(f"the next page of {repository} is said to be at another place, {urlsplit(url).netloc}")
+        url = f"{self.settings.endpoint}{path}"
+        asked: set[str] = set()
+        while url:
+            asked.add(url)
+            entries, link = self._get(
+                url, repository, what, lambda response: (self._parsed(response, list), response.headers.get("Link", ""))
+            )
+            yield from entries
+            following = _NEXT.search(link)
+            url = urljoin(url, following[1]) if following else ""
+            if url in asked or (url and _origin(url) != _origin(self.settings.endpoint)):
+                place = f"{urlsplit(url).hostname}{urlsplit(url).path}"
+                raise HubFault(f"the next page of {what} is said to be at {place}, needed another one of this Hub")
 
-    def file(self, repository: str, commit: str, path: str, *, again: bool = False) -> Path:
-        """Return a file of a commit in the cache, downloaded if it is not there, or in any case if `again`.
+    def file(self, repository: str, commit: str, path: str, into: IO[bytes], size: int) -> None:
+        """Write a file of a commit into `into`, as the Hub sends it; what was cut off goes on where it ended.
 
         Raises:
             HubFault: There is no answer, or it is a no.
-            SourceError: It cannot be written.
         """
-        for wait in (*WAITS[:2], None):  # huggingface_hub tries several times itself, but not after a reset
-            try:
-                return self._download(repository, commit, path, again)
-            except HubFault as fault:
-                if wait is None or self.settings.offline or not fault.away or self._away:
-                    raise
-                time.sleep(wait)
-        raise AssertionError("unreachable")
+        url = f"{self.settings.endpoint}/kernels/{quote(repository)}/resolve/{commit}/{quote(path)}"
 
-    def _download(self, repository: str, commit: str, path: str, again: bool) -> Path:
-        self._check_reachable(repository)
-        settings = self.settings
+        def read(response: Any) -> None:
+            if response.status_code == 200:  # all of it, whatever was asked for
+                into.seek(0)
+                into.truncate()
+            for chunk in self._chunks(response, size):
+                into.write(chunk)
+                if into.tell() > size:
+                    return  # not the file that it should be, whatever follows
+
+        what = f"its file {path} of commit {commit[:12]}"
+        self._get(url, repository, what, read, resume=lambda: into.tell() if into.tell() < size else 0)
+
+    def _get(
+        self, url: str, repository: str, what: str, read: Read[Answer], *, resume: Callable[[], int] | None = None
+    ) -> Answer:
+        if not self._met and not self._first.acquire(blocking=False):
+            self._heard.wait()
         try:
-            return Path(
-                hf_hub_download(
-                    repository, path, repo_type="kernel", revision=commit, cache_dir=settings.cache,
-                    endpoint=settings.endpoint, token=settings.token or False, force_download=again,
-                    tqdm_class=_Silent,
-                )
-            )  # fmt: skip
-        except HfHubHTTPError as error:
-            raise self._refused(error.response, repository, f"its file {path}") from error
-        except (OSError, ValueError) as error:
-            cause = error.__cause__
-            if isinstance(cause, HfHubHTTPError):
-                raise self._refused(cause.response, repository, f"its file {path}") from error
-            if isinstance(cause, _transport().HTTPError):
-                raise self._unheard(cause, repository) from error
-            raise SourceError(f"{path} of {repository} cannot be kept in {settings.cache}: {error}") from error
-        except _transport().HTTPError as error:
-            raise self._unheard(error, repository) from error
+            self.check_reachable(repository)
+            return self._tried(url, repository, what, read, resume)
+        finally:
+            self._heard.set()
 
-    def _answer(self, url: str, repository: str) -> Any:
-        if not self._met:
-            with self._first:  # one asks whether anybody is there at all
-                if not self._met:
-                    self._check_reachable(repository)
-                    return self._tried(url, repository)
-        self._check_reachable(repository)
-        return self._tried(url, repository)
-
-    def _tried(self, url: str, repository: str) -> Any:
-        # huggingface_hub's own headers come with a question of telemetry, to the Hub it knew when it was imported.
-        headers = {"user-agent": "kerncfg"}
-        if self.settings.token:
-            headers["authorization"] = f"Bearer {self.settings.token}"
+    def _tried(
+        self, url: str, repository: str, what: str, read: Read[Answer], resume: Callable[[], int] | None
+    ) -> Answer:
+        library = _library()
         for wait in (*WAITS, None):
+            headers = self._headers(resume() if resume else 0)
+            follow = resume is not None  # a large file lies elsewhere
             try:
-                response = get_session().get(url, headers=headers, follow_redirects=False, timeout=TIMEOUT)
-            except _transport().HTTPError as error:
-                if wait is None or _is_refused(error):
-                    raise self._unheard(error, repository) from error
+                with get_session().stream(
+                    "GET", url, headers=headers, follow_redirects=follow, timeout=TIMEOUT
+                ) as response:
+                    self._met = True
+                    self._heard.set()
+                    if response.status_code in (200, 206):
+                        return read(response)
+            except OfflineModeIsEnabled as error:
+                message = f"huggingface_hub was offline when it was imported and asks nothing, needed {what}"
+                raise HubFault(f"{message} of {repository}") from error
+            except (library.HTTPError, library.InvalidURL) as error:
+                if wait is None or _is_final(error):
+                    raise self._unheard(error, repository, what) from error
                 time.sleep(wait)
                 continue
-            self._met = True
             asked = _asked_wait(response)
             if response.status_code in _AGAIN and wait is not None and (asked or 0) <= PATIENCE:
                 time.sleep(wait if asked is None else asked)
                 continue
-            if response.has_redirect_location:
-                raise self._moved(response, repository)
-            if response.status_code != 200:
-                raise self._refused(response, repository, "it")
-            return response
+            raise (
+                self._moved(response, repository)
+                if response.has_redirect_location
+                else self._refused(response, repository, what)
+            )
         raise AssertionError("unreachable")
 
-    def _check_reachable(self, repository: str) -> None:
+    def _headers(self, start: int) -> dict[str, str]:
+        # huggingface_hub's own headers come with a question of telemetry, to the Hub it knew when it was imported.
+        headers = {"user-agent": "kerncfg"}
+        if self.settings.token:
+            headers["authorization"] = f"Bearer {self.settings.token}"
+        if start:
+            headers["range"] = f"bytes={start}-"
+        return headers
+
+    def check_reachable(self, repository: str) -> None:
+        """Raise why nothing can be asked, if that is known already.
+
+        Raises:
+            HubFault: Nobody is there, nobody is to be asked, or the token cannot be sent.
+        """
         if self._away is not None:
-            raise HubFault(self._silence(repository, self._away))
+            raise HubFault(self._silence(repository, "an answer", self._away))
         if self.settings.offline:
             raise HubFault(f"HF_HUB_OFFLINE is set, and {repository} is not in the cache, {self.settings.cache}")
+        if self.settings.token and not re.fullmatch(r"[!-~]+", self.settings.token):
+            message = "HF_TOKEN holds a blank or a character beyond ASCII, needed one word as the Hub gave it"
+            raise HubFault(message, status=401, code="Token")
+
+    def _chunks(self, response: Any, size: int = 0) -> Iterator[bytes]:
+        """Yield a body piece by piece; one that trickles is given up as one that stopped would be."""
+        end = time.monotonic() + PATIENCE + size / SLOWEST
+        for chunk in response.iter_bytes():
+            yield chunk
+            if time.monotonic() > end:
+                raise _library().ReadTimeout(f"the answer was not complete after {PATIENCE + size / SLOWEST:g} s")
+
+    def _parsed(self, response: Any, kind: type) -> Any:
+        """Return the JSON of an answer, if it is of the right kind, as what a proxy says in the Hub's place is not."""
+        body = b"".join(self._chunks(response))
+        try:
+            found = json.loads(body)
+        except ValueError:
+            found = None
+        entries = found if isinstance(found, list) else [found]
+        if not isinstance(found, kind) or not all(isinstance(entry, dict) for entry in entries):
+            start = body[:40].decode("utf-8", "replace")
+            place = f"{self.settings.shown}{urlsplit(str(response.url)).path}"
+            raise HubFault(f"HTTP 200: {place} answered {start!r}, needed the JSON of a Hub")
+        return found
 
     def _moved(self, response: Any, repository: str) -> Exception:
-        place = urljoin(str(response.url), response.headers["Location"])
-        found = _REPOSITORY.search(urlsplit(place).path)
-        if urlsplit(place).netloc != urlsplit(self.settings.endpoint).netloc or not found or found[1] == repository:
-            shown = place.partition("?")[0]
-            return HubFault(f"HTTP {response.status_code}: {repository} is said to be at {shown}, no kernel there")
+        place = urlsplit(urljoin(str(response.url), response.headers["Location"]))
+        found = _REPOSITORY.match(place.path)
+        if place.hostname != urlsplit(self.settings.endpoint).hostname or not found or found[1] == repository:
+            shown = f"{place.hostname}{place.path}"
+            message = f"{repository} is said to be at {shown}, needed a kernel repository of this Hub"
+            return HubFault(f"HTTP {response.status_code}: {message}", status=response.status_code)
         return Moved(found[1])
 
-    def _unheard(self, error: Exception, repository: str) -> HubFault:
+    def _unheard(self, error: Exception, repository: str, what: str) -> HubFault:
         """Return the fault of a request that got no answer; the next one is not even sent, if nobody is there."""
-        what = f"{type(error).__name__}{f': {error}' if str(error) else ''}"
-        if not self._met or _is_refused(error):
-            self._away = what
-        return HubFault(self._silence(repository, what))
+        why = f"{type(error).__name__}{f': {error}' if str(error) else ''}"
+        if not self._met or _is_final(error):
+            self._away = why
+        return HubFault(self._silence(repository, what, why))
 
-    def _silence(self, repository: str, what: str) -> str:
-        return f"the Hub at {self.settings.shown} gave no answer about {repository}: {what}"
+    def _silence(self, repository: str, what: str, why: str) -> str:
+        return f"the Hub at {self.settings.shown} gave no answer about {repository}, needed {what}: {why}"
 
     def _refused(self, response: Any, repository: str, what: str) -> HubFault:
         status, code = response.status_code, response.headers.get("X-Error-Code")
         sent = "with the token that was sent" if self.settings.token else "and no token was sent: set HF_TOKEN"
         page = f"{self.settings.shown}/kernels/{quote(repository)}"
         if code == "RevisionNotFound":
-            message = f"{repository} has no such revision"
+            message = f"{repository} has no such revision, needed {what}"
         elif code == "EntryNotFound":
-            message = f"{repository} has no such file at this commit, needed {what}"
+            message = f"{repository} has no such file, needed {what}"
         elif code == "GatedRepo":
-            message = f"{repository} is gated, {sent}; ask for access at {page}"
+            message = f"{repository} is gated, {sent}; needed {what}: ask for access at {page}"
+        elif status == 401 and self.settings.token:
+            message = f"the token that was sent was rejected, needed {what} of {repository}: renew HF_TOKEN"
         elif status == 401:
-            message = f"{repository} is private or does not exist, {sent}"
+            message = f"{repository} is private or does not exist, {sent}; needed {what}"
         elif status == 403:
-            message = f"access to {repository} is forbidden, {sent}"
+            message = f"access to {repository} is forbidden, {sent}; needed {what}"
         elif status == 404:
-            message = f"there is no kernel repository {repository} at {self.settings.shown}"
+            message = f"there is no kernel repository {repository} at {self.settings.shown}, needed {what}"
         elif status == 429:
             asked = _asked_wait(response)
             wanted = f", it asks to wait {asked:g} s and kerncfg waits {PATIENCE:g} s at most" if asked else ""
@@ -228,21 +270,21 @@ class Hub:
         return HubFault(f"HTTP {status}: {message}", status=status, code=code)
 
 
-class _Silent(tqdm):
-    """No bar for each file: `kerncfg fetch` shows one for all."""
-
-    def __init__(self, *args: Any, **said: Any) -> None:
-        super().__init__(*args, **{**said, "disable": True})  # type: ignore[no-untyped-call]
-
-
-def _transport() -> Any:
+def _library() -> Any:
     """Return the HTTP library that huggingface_hub speaks through, for the names of its errors."""
     return sys.modules[type(get_session()).__module__.partition(".")[0]]
 
 
-def _is_refused(error: Exception) -> bool:
-    """Whether nobody listens there: no name, no route, or a refused connection, which waiting does not mend."""
-    return isinstance(error, (_transport().ConnectError, _transport().ConnectTimeout))
+def _is_final(error: Exception) -> bool:
+    """Whether nobody listens there, or nothing can be sent there: neither does waiting mend."""
+    library = _library()
+    names = ("ConnectError", "ConnectTimeout", "UnsupportedProtocol", "LocalProtocolError", "InvalidURL")
+    return isinstance(error, tuple(getattr(library, name) for name in names))
+
+
+def _origin(url: str) -> tuple[str, str | None, int | None]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port
 
 
 def _asked_wait(response: Any) -> float | None:
@@ -252,5 +294,5 @@ def _asked_wait(response: Any) -> float | None:
         return float(said)
     try:
         return max(0.0, parsedate_to_datetime(said).timestamp() - time.time())
-    except ValueError:
+    except (ValueError, TypeError):
         return None

@@ -1,25 +1,50 @@
-"""The files of one build on this machine: each hashed whenever it is to run, fetched again if it is not what it was."""
+"""The files of one build on this machine: each hashed whenever it is to run, fetched again if it is not what it was.
+
+They lie where huggingface_hub has them, a blob for each content and a link to it for each commit, so that each finds
+what the other brought. A file comes in under a name of its own and gets its place when its digest is right: nobody
+ever sees a half of it, however many fetch at once and wherever one is stopped.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
+import shutil
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
+from uuid import uuid4
 
 from kerncfg.errors import IntegrityError, SourceError
 from kerncfg.sources.hub.memory import checked
+from kerncfg.sources.hub.revisions import is_commit
 
 if TYPE_CHECKING:
     from kerncfg.documents.lock import File
     from kerncfg.documents.step import Kernel
     from kerncfg.sources.hub.asking import Hub
 
-__all__ = ["bring", "fault", "single"]
+__all__ = ["bring", "fault", "folder_of", "single"]
 
 _AT_ONCE = 8
-_RUN = (".py", ".so", ".pyd", ".dylib", ".dll")
+_RUN = {".py", ".so", ".pyd", ".dylib", ".dll"}
+_PART = ".part"  # of what is coming in
+_STALE = 86_400.0  # seconds after which nobody is writing such a file any more
+
+
+def folder_of(hub: Hub, kernel: Kernel) -> Path:
+    """Return the folder of a kernel's build in the cache.
+
+    Raises:
+        IntegrityError: The plan names a commit that is none, or a build that lies elsewhere.
+    """
+    if not is_commit(str(kernel.commit)) or "/" in checked(str(kernel.variant), kernel.place):
+        message = f"{kernel.reference}: the plan has commit {kernel.commit!r} and build {kernel.variant!r}"
+        raise IntegrityError(f"{message}, needed 40 hexadecimal digits and the name of a folder")
+    return hub.settings.snapshot(kernel.place, str(kernel.commit)) / "build" / str(kernel.variant)
 
 
 def bring(hub: Hub, kernel: Kernel, progress: Callable[[int], None] = lambda size: None) -> Path:
@@ -29,28 +54,40 @@ def bring(hub: Hub, kernel: Kernel, progress: Callable[[int], None] = lambda siz
         IntegrityError: What the Hub sends is not what the plan says, or the folder holds code that it does not name.
         SourceError: A file cannot be had.
     """
-    assert kernel.commit is not None and kernel.variant is not None
-    repository = kernel.place
-    folder = hub.settings.snapshot(repository, kernel.commit) / "build" / kernel.variant
+    folder = folder_of(hub, kernel)
+    failed: list[BaseException] = []
 
     def one(file: File) -> None:
-        single(hub, repository, kernel.commit or "", f"build/{kernel.variant}/{file.path}", file)
-        progress(file.size)
+        if failed:
+            return  # one file that cannot be had is enough
+        try:
+            single(hub, kernel.place, str(kernel.commit), f"build/{kernel.variant}/{file.path}", file)
+            progress(file.size)
+        except BaseException as error:
+            failed.append(error)
 
-    lacking = [file for file in kernel.files if fault(folder / checked(file.path, repository), file)]
+    lacking = [file for file in kernel.files if fault(folder / checked(file.path, kernel.place), file)]
     for file in kernel.files:
         if file not in lacking:
             progress(file.size)
     if lacking:
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="kerncfg-files") as pool:
             list(pool.map(one, lacking))
+    if failed:
+        raise failed[0]
     named = {file.path for file in kernel.files}
-    for path in folder.rglob("*"):
-        inside = path.relative_to(folder).as_posix()
-        if path.suffix in _RUN and inside not in named and "__pycache__" not in path.parts:
-            message = f"{kernel.reference}: {folder} holds {inside}, which the build of commit {kernel.commit} has not"
+    for parent, folders, names in os.walk(folder):
+        paths = [Path(parent, name).relative_to(folder) for name in names if _runs(name)]
+        # A folder that is a link leads to what nobody has listed.
+        paths += [Path(parent, name).relative_to(folder) for name in folders if Path(parent, name).is_symlink()]
+        if strange := [path.as_posix() for path in paths if path.as_posix() not in named]:
+            message = f"{kernel.reference}: {folder} holds {strange[0]}, which commit {kernel.commit} has not"
             raise IntegrityError(message, hint="remove the file; nothing that the plan does not name is imported")
     return folder
+
+
+def _runs(name: str) -> bool:
+    return Path(name).suffix in _RUN or ".so" in Path(name).suffixes  # such as libx.so.1
 
 
 def single(hub: Hub, repository: str, commit: str, path: str, file: File) -> Path:
@@ -65,42 +102,84 @@ def single(hub: Hub, repository: str, commit: str, path: str, file: File) -> Pat
     wrong = fault(place, file)
     if wrong is None:
         return place
-    broken = place.exists()
-    if broken and settings.offline:
+    blob = settings.folder(repository) / "blobs" / file.digest.partition(":")[2]
+    whole = fault(blob, file) is None  # another commit has the same file
+    if not whole and place.exists() and settings.offline:
         raise IntegrityError(f"{path} of {repository} is broken in the cache: {wrong}, and HF_HUB_OFFLINE is set")
-    for again in (True,) if broken else (False, True):
-        if place.exists():
-            _remove(place)  # huggingface_hub looks at the size alone, and would keep the wrong bytes for ever
-        place = hub.file(repository, commit, path, again=again)
-        wrong = fault(place, file)
-        if wrong is None:
-            return place
-    _remove(place)
-    raise IntegrityError(f"{path} of {repository} at {commit[:12]} is broken, fetched anew: {wrong}")
-
-
-def _remove(pointer: Path) -> None:
-    """Remove a broken file from the cache: the link, and the content that it leads to."""
     try:
-        pointer.resolve().unlink(missing_ok=True)
-        pointer.unlink(missing_ok=True)
+        if not whole:
+            _fetch(hub, repository, commit, path, file, blob)
+        _link(place, blob)
     except OSError as error:
-        raise SourceError(f"{pointer} is broken and cannot be removed: {error.strerror}") from error
+        raise SourceError(f"{path} of {repository} cannot be kept in {settings.cache}: {error.strerror}") from error
+    return place
+
+
+def _fetch(hub: Hub, repository: str, commit: str, path: str, file: File, blob: Path) -> None:
+    """Put a file's content into its place among the blobs, when it is the right one."""
+    hub.check_reachable(repository)  # before anything is written
+    blob.parent.mkdir(parents=True, exist_ok=True)
+    wrong: str | None = None
+    for _ in range(2):
+        part = _part(blob)
+        try:
+            with part.open("x+b") as opened:
+                hub.file(repository, commit, path, opened, file.size)
+                opened.flush()
+                wrong = _differs(opened, file)
+            if wrong is None:
+                part.replace(blob)
+                _sweep(blob)
+                return
+        finally:
+            part.unlink(missing_ok=True)
+    raise IntegrityError(f"{path} of {repository} at {commit[:12]} came broken from the Hub, twice: {wrong}")
+
+
+def _part(file: Path) -> Path:
+    """Return the name under which a file comes in; unlike those of `tempfile`, others may read it afterwards."""
+    return file.with_name(f"{file.name}.{uuid4().hex}{_PART}")
+
+
+def _sweep(blob: Path) -> None:
+    """Remove what processes that were stopped have left of the same file."""
+    for left in blob.parent.glob(f"{blob.name}.*{_PART}"):
+        with contextlib.suppress(OSError):
+            if time.time() - left.stat().st_mtime > _STALE:
+                left.unlink()
+
+
+def _link(place: Path, blob: Path) -> None:
+    """Let a file of a commit lead to its content; where the machine has no links it is a copy."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    part = _part(place)
+    try:
+        try:
+            part.symlink_to(os.path.relpath(blob, place.parent))
+        except OSError:
+            shutil.copyfile(blob, part)
+        part.replace(place)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def fault(place: Path, file: File) -> str | None:
     """Return how a file differs from what it should be, or `None` if its bytes are the right ones."""
     try:
-        size = place.stat().st_size
-        if size != file.size:
-            return f"found {size} bytes, needed {file.size}"
-        kind, _, needed = file.digest.partition(":")
         with place.open("rb") as opened:
-            if kind == "sha256":
-                found = hashlib.file_digest(opened, "sha256").hexdigest()
-            else:
-                header = f"blob {size}\0".encode()
-                found = hashlib.sha1(header + opened.read(), usedforsecurity=False).hexdigest()
+            return _differs(opened, file)
     except OSError:
         return f"found nothing, needed {file.size} bytes"
+
+
+def _differs(opened: IO[bytes], file: File) -> str | None:
+    size = opened.seek(0, os.SEEK_END)
+    if size != file.size:
+        return f"found {size} bytes, needed {file.size}"
+    opened.seek(0)
+    kind, _, needed = file.digest.partition(":")
+    if kind == "sha256":
+        found = hashlib.file_digest(opened, "sha256").hexdigest()  # type: ignore[arg-type]
+    else:
+        found = hashlib.sha1(b"blob %d\0" % size + opened.read(), usedforsecurity=False).hexdigest()
     return None if found == needed else f"found {kind} {found[:12]}, needed {needed[:12]}"

@@ -18,17 +18,18 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from kerncfg.documents.lock import File
-from kerncfg.errors import SourceError
+from kerncfg.documents.reference import KernelRef
+from kerncfg.errors import ConfigError, SourceError
 from kerncfg.sources.hub.revisions import is_commit
 
 if TYPE_CHECKING:
-    from kerncfg.documents.reference import KernelRef
     from kerncfg.sources.environment import Settings
 
 __all__ = ["Found", "Memory", "builds_of", "checked", "listed"]
 
 _FORMAT = 1  # of huggingface_hub's listings
 _PATH = re.compile(r"[^\x00-\x1f\\:]+")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}|git:[0-9a-f]{40}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,17 +50,21 @@ class Memory:
         """Return what the last run that asked the Hub about this very reference was told."""
         try:
             data = json.loads(self._place(ref).read_text("utf-8"))
-            found = Found(repository=data["repository"], commits=tuple((name, sha) for name, sha in data["commits"]))
-        except (OSError, ValueError, KeyError, TypeError):  # nobody asked, or what is there is broken: then we ask
+            commits = tuple((str(name), str(sha)) for name, sha in data["commits"])
+            found = Found(repository=data["repository"], commits=commits)
+            whole = KernelRef.parse(found.repository).location == found.repository
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, ConfigError):  # nobody asked, or it is broken
             return self._branch(ref)
-        return found if all(is_commit(sha) for _, sha in found.commits) else None
+        if ref.revision and is_commit(ref.revision) and any(sha != ref.revision for _, sha in commits):
+            return None
+        return found if whole and commits and all(is_commit(sha) for _, sha in commits) else None
 
     def _branch(self, ref: KernelRef) -> Found | None:
         """Return what huggingface_hub, or the `kernels` library, wrote down about a branch or tag."""
-        if ref.revision is None:
+        if ref.revision is None or is_commit(ref.revision):
             return None
         try:
-            commit = (self._settings.folder(ref.location) / "refs" / ref.revision).read_text("utf-8").strip()
+            commit = self._ref(ref).read_text("utf-8").strip()
         except OSError:
             return None
         return Found(repository=ref.location, commits=((ref.revision, commit),)) if is_commit(commit) else None
@@ -68,8 +73,8 @@ class Memory:
         """Write down what a reference led to."""
         data = {"repository": found.repository, "commits": [list(pair) for pair in found.commits]}
         _write(self._place(ref), json.dumps(data, indent=1))
-        if ref.revision is not None and found.repository == ref.location:
-            _write(self._settings.folder(ref.location) / "refs" / ref.revision, found.commits[0][1])
+        if ref.revision is not None and found.repository == ref.location and not is_commit(ref.revision):
+            _write(self._ref(ref), found.commits[0][1])
 
     def listing(self, repository: str, commit: str) -> list[File] | None:
         """Return the files of a commit, if some run listed them.
@@ -80,7 +85,7 @@ class Memory:
             data = json.loads(self._tree(repository, commit).read_text("utf-8"))
             if data["format_version"] != _FORMAT:
                 return None
-            return [_known(path, said) for path, said in data["files"].items() if checked(path, repository)]
+            return [_known(checked(path, repository), said) for path, said in data["files"].items()]
         except (OSError, ValueError, KeyError, TypeError, AttributeError):  # as above
             return None
 
@@ -92,6 +97,9 @@ class Memory:
 
     def _tree(self, repository: str, commit: str) -> Path:
         return self._settings.folder(repository) / "trees" / f"{commit}.json"
+
+    def _ref(self, ref: KernelRef) -> Path:
+        return self._settings.folder(ref.location) / "refs" / checked(str(ref.revision), ref.location)
 
     def _place(self, ref: KernelRef) -> Path:
         at = ref.version or ref.revision or ""
@@ -110,14 +118,25 @@ def checked(path: str, repository: str) -> str:
 
 
 def _known(path: str, said: Mapping[str, Any]) -> File:
-    if sha256 := said.get("lfs_sha256"):
-        return File(path=path, size=int(said["lfs_size"]), digest=f"sha256:{sha256}")
-    return File(path=path, size=int(said["size"]), digest=f"git:{said['blob_id']}")
+    large = said.get("lfs_sha256")
+    file = File(
+        path=path,
+        size=int(said["lfs_size"] if large else said["size"]),
+        digest=f"sha256:{large}" if large else f"git:{said['blob_id']}",
+    )
+    if not _DIGEST.fullmatch(file.digest):  # it becomes a file's name
+        raise ValueError(f"a digest, for {path} has {file.digest!r}")
+    return file
 
 
-def listed(entry: Mapping[str, Any]) -> File:
-    """Return a file as the Hub's listing describes it."""
-    return _known(entry["path"], _entry(entry))
+def listed(entry: Mapping[str, Any], repository: str) -> File:
+    """Return a file as the Hub's listing describes it.
+
+    Raises:
+        KeyError, TypeError, ValueError: It is not described as the Hub describes files.
+        SourceError: Its name climbs out of the folder that it is kept in.
+    """
+    return _known(checked(str(entry["path"]), repository), _entry(entry))
 
 
 def _entry(entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,117 @@
+"""`kerncfg lock` and `fetch`, as far as they print and end; what they do is in `test_hub_cli`."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kerncfg.cli import main
+from tests.hub import kernels
+from tests.hub.kernels import TRUSTED
+from tests.hubbing import planned, row
+
+if TYPE_CHECKING:
+    from tests.hub.fixtures import TestHub
+
+NORMS = f"{TRUSTED}/norms"
+WORDS = ("inherited=none", row(f"{NORMS}@v1"))
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hub: TestHub) -> Path:
+    monkeypatch.chdir(tmp_path)
+    hub.add(kernels.norms())
+    return tmp_path
+
+
+def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = main(list(words))
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_a_lock_is_told_and_printed(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    assert call(capsys, "lock", *WORDS) == (0, "", "written to kerncfg.lock: 1 pinned, 0 not\n")
+    code, out, _ = call(capsys, "lock", "--json", "--lock", "other.lock", *WORDS)
+    assert code == 0 and json.loads(out) == json.loads((folder / "other.lock").read_text())
+    assert (folder / "other.lock").read_bytes() == (folder / "kerncfg.lock").read_bytes()
+    assert call(capsys, "lock", "--check", *WORDS) == (0, "", "kerncfg.lock: nothing moved\n")
+    code, out, _ = call(capsys, "lock", "--check", "--json", *WORDS)
+    assert code == 0 and json.loads(out) == {"moved": [], "unchecked": {}}
+
+
+def test_a_check_writes_nothing(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    code, out, err = call(capsys, "lock", "--check", *WORDS)
+    assert (code, out, err) == (1, f"{NORMS}@v1: not locked\n", "kerncfg.lock: 1 moved\n")
+    assert not (folder / "kerncfg.lock").exists()
+
+
+def test_a_lock_that_cannot_be_written_or_read_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = call(capsys, "lock", "--lock", "no/kerncfg.lock", *WORDS)
+    assert code == 1 and "no/kerncfg.lock cannot be written: No such file or directory" in err
+    code, _, err = call(capsys, "lock", "--from", "gone.lock", *WORDS)
+    assert code == 1 and "gone.lock: No such file or directory" in err
+
+
+def test_what_is_not_pinned_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = call(capsys, "lock", *WORDS, f"kernels.X.cpu={TRUSTED}/gone@v1:X")
+    assert code == 0 and out.startswith(f"not pinned: {TRUSTED}/gone@v1: HTTP 404: there is no kernel repository")
+    assert err == "written to kerncfg.lock: 1 pinned, 1 not\n"
+
+
+def test_what_is_pinned_from_memory_is_told(capsys: pytest.CaptureFixture[str], hub: TestHub) -> None:
+    assert call(capsys, "lock", *WORDS)[0] == 0
+    with hub.unreachable():
+        code, out, _ = call(capsys, "lock", "--lock", "other.lock", *WORDS)
+    assert code == 0 and out.startswith(f"pinned: {NORMS}@v1: as last resolved, for the Hub at ")
+
+
+def test_a_plan_without_files_has_nothing_to_fetch(capsys: pytest.CaptureFixture[str]) -> None:
+    planned("kernels.RMSNorm.cpu=builtin:RMSNorm").save("plan.json")
+    assert call(capsys, "fetch", "plan.json") == (0, "the plan names no kernel that is to be fetched\n", "")
+
+
+def test_what_cannot_be_fetched_is_told_for_every_kernel_of_the_build(
+    capsys: pytest.CaptureFixture[str], hub: TestHub
+) -> None:
+    hub.add(kernels.dependent())
+    planned(row(f"{NORMS}@v1"), f"kernels.X.cpu={TRUSTED}/fused@v1:Scale").save("plan.json")
+    hub.fault("layers", status=404, code="EntryNotFound", times=None)
+    code, out, _ = call(capsys, "fetch", "plan.json")
+    assert code == 3 and [line.split(" at ")[0] for line in out.splitlines()] == [
+        f"failed: {TRUSTED}/fused@v1:Scale", f"failed: {NORMS}@v1:Scale",
+    ]  # fmt: skip
+    code, out, _ = call(capsys, "fetch", "plan.json", "--json")
+    rows = json.loads(out)["kernels"]
+    assert code == 3 and all(row["reason"].startswith("HTTP 404: ") for row in rows)
+
+
+def test_a_terminal_sees_a_bar_and_a_pipe_does_not(hub: TestHub, folder: Path) -> None:
+    planned(row(f"{NORMS}@v1")).save("plan.json")
+    hub.fault("layers", delay=0.3)
+    master, slave = pty.openpty()
+    environment = hub.environment(TERM="xterm", COLUMNS="80")
+    done = subprocess.Popen(
+        [sys.executable, "-m", "kerncfg", "fetch", "plan.json"], env=environment, stdout=subprocess.PIPE, stderr=slave
+    )
+    out, _ = done.communicate(timeout=60)
+    os.close(slave)
+    seen = b""
+    while True:
+        try:
+            part = os.read(master, 4096)
+        except OSError:
+            break
+        if not part:
+            break
+        seen += part
+    os.close(master)
+    assert done.returncode == 0 and out.startswith(b"fetched ")
+    assert b"fetching" in seen and b"%" in seen
