@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import warnings
 from collections.abc import Generator, Iterator
 from importlib.util import find_spec
 
@@ -16,6 +18,12 @@ pytest_plugins = ["tests.hub.fixtures"]
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 # Nobody listens there: tests that plan with the packaged presets learn so at once, and those of the Hub have their own.
 os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"
+
+# Inductor asks setuptools for a compiler, and setuptools refuses to come after a distutils that others imported.
+if find_spec("setuptools"):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        importlib.import_module("setuptools")
 
 _MAY_SKIP = ("gpu", "peers")
 
