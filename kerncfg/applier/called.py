@@ -27,7 +27,7 @@ def called(forward: Any) -> dict[str, Callable[..., Any]]:
     """Return what a forward calls by name, under the names that it has for them; classes do not count."""
     found: dict[str, Callable[..., Any]] = {}
     for function in _functions(forward):
-        for name in sorted(_called(function.__code__)):  # a set has another order in each process
+        for name in _called(function.__code__):
             value = function.__globals__.get(name)
             if callable(value) and not isinstance(value, type):
                 found.setdefault(name, value)
