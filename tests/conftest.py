@@ -6,6 +6,7 @@ import importlib
 import os
 import warnings
 from collections.abc import Generator, Iterator
+from importlib.metadata import distributions
 from importlib.util import find_spec
 
 import pytest
@@ -54,7 +55,12 @@ def _lacks_gpu() -> str | None:
 
 def _lacks_peers() -> str | None:
     # `tests.peers` installs it into a folder of its own, and skips where that fails.
-    return None if find_spec("kernels") or find_spec("pip") else "the `kernels` library cannot be installed: no pip"
+    # Asked of the metadata: setuptools' import hook warns where somebody looks for the module `pip`.
+    return None if _installed("kernels") or _installed("pip") else "the `kernels` library cannot be installed: no pip"
+
+
+def _installed(name: str) -> bool:
+    return any(True for _ in distributions(name=name))
 
 
 @pytest.hookimpl(wrapper=True)
