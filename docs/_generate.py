@@ -37,6 +37,8 @@ DOCUMENTS = {
     "report": "`report.json` in a run's folder, `bindings.report.to_dict()`.",
     "verification": "`verification.json` in a run's folder.",
     "measurement": "`measurement.json` in a run's folder.",
+    "outcome": "`outcome.json` in a run's folder.",
+    "comparison": "`kerncfg compare DIR --json`, `kerncfg.compare(DIR).to_dict()`.",
     "validation": "`kerncfg validate --json`.",
     "doctor": "`kerncfg doctor --json`.",
     "translation": "`kerncfg import FILE… --json`.",

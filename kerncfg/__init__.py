@@ -34,6 +34,8 @@ if TYPE_CHECKING:
         SourceError,
         TrustError,
     )
+    from kerncfg.page.report import report
+    from kerncfg.page.sweep import compare
 
 __all__ = [
     "ApplyError",
@@ -56,6 +58,7 @@ __all__ = [
     "TrustError",
     "apply",
     "bench",
+    "compare",
     "fetch",
     "from_kernel_config",
     "from_liger",
@@ -64,6 +67,7 @@ __all__ = [
     "load_plan",
     "lock",
     "plan",
+    "report",
     "revert",
     "to_kernel_config",
     "translate",
@@ -79,6 +83,7 @@ _HOMES = {
     "Translation": "kerncfg.dialects.translation",
     "apply": "kerncfg.applier.apply",
     "bench": "kerncfg.api",
+    "compare": "kerncfg.page.sweep",
     "fetch": "kerncfg.api",
     "from_kernel_config": "kerncfg.dialects.kernel_config",
     "from_liger": "kerncfg.dialects.liger",
@@ -87,6 +92,7 @@ _HOMES = {
     "load_plan": "kerncfg.api",
     "lock": "kerncfg.api",
     "plan": "kerncfg.api",
+    "report": "kerncfg.page.report",
     "revert": "kerncfg.applier.apply",
     "to_kernel_config": "kerncfg.dialects.kernel_mapping",
     "translate": "kerncfg.dialects.files",

@@ -190,7 +190,7 @@ def load_plan(path: str | Path, *, trust: Sequence[str] = ()) -> Plan:
     """
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else f"not JSON ({error})"
         raise ConfigError(f"{path}: {reason}", hint="a plan is written by `kerncfg plan -o FILE`") from error
     if not isinstance(data, dict):

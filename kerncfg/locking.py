@@ -46,7 +46,7 @@ def read(path: str | Path) -> Lock:
     """
     try:
         data = json.loads(Path(path).read_text("utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else f"not JSON ({error})"
         raise LockError(f"{path}: {reason}", hint="a lock is written by `kerncfg lock`") from error
     try:
@@ -75,7 +75,7 @@ def _foreign(entries: Sequence[Any]) -> Iterator[tuple[KernelRef, str]]:
             if not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", commit):
                 raise ValueError(commit)
             yield ref.at(revision=wanted["revision"]) if version is None else ref.at(version=int(version)), commit
-        except (KeyError, TypeError, ValueError, ConfigError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, ConfigError) as error:
             message = f"no entry of a kernels.lock: {json.dumps(entry)[:80]}"
             raise LockError(message, hint="a kernels.lock is written by `kernels lock`") from error
 
@@ -108,7 +108,8 @@ def made(
     allowed = [ref for ref in refs if ref in flagged or trusted(ref, trust) is None]
     asked = pin(allowed, trust=trust, known=Lock(pins=kept, commits=commits))
     for ref in anew:
-        if (found := asked.pins.get(ref)) and found.away and ref in before.pins:
+        found = asked.pins.get(ref)
+        if found and (found.away or not found.releases) and ref in before.pins and before.pins[ref].releases:
             raise SourceError(f"{ref} stays as it is: {found.reason or found.note}", hint="nothing was upgraded")
     refused = {ref: Pin(ref=ref, reason=trusted(ref, trust)) for ref in refs if ref not in allowed}
     return Lock(pins={**asked.pins, **refused})

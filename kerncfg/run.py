@@ -6,20 +6,23 @@ validated first. Hydra then makes the folders, the records of config and overrid
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager, redirect_stdout
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.experimental.callback import Callback
 
 from kerncfg.api import document, plan_document
 from kerncfg.compiler.compose import Origins, hydra_folder, job_overrides, version_base
@@ -30,55 +33,30 @@ from kerncfg.compiler.writing import document_lines
 from kerncfg.errors import ConfigError, KerncfgError, KerncfgWarning, SourceError
 from kerncfg.locking import usual
 from kerncfg.machine import detect
+from kerncfg.outcome import STAGES, Environment, Outcome, command, folders, read, write_json
+from kerncfg.page.drawing import draw
+from kerncfg.page.report import page, write
 
 if TYPE_CHECKING:
-    from kerncfg.applier.report import Report
     from kerncfg.documents.lock import Lock
-    from kerncfg.documents.plan import Plan
-    from kerncfg.evidence.bench import Measurement
-    from kerncfg.evidence.verify import Verification
 
 __all__ = ["STAGES", "Outcome", "check", "perform", "run"]
-
-STAGES = ("verification", "measurement")
 
 _FULL_ERROR = "HYDRA_FULL_ERROR"
 
 _BUILT = ("model", "target")  # the nodes that a model is built from
 
 
-@dataclass(slots=True, kw_only=True)
-class Outcome:
-    """What one job did, as far as it came; `error` is why it came no further."""
+# Where the folder of the sweep that is starting is noted: Hydra's own call to tell it, made by name.
+_SWEEPS: list[Path] = []
 
-    folder: Path | None  # `None` where nothing is written
-    overrides: list[str]
-    swept: list[str] = field(default_factory=list)  # those of the overrides that a sweep chose for this job
-    number: int = 1
-    total: int | None = 1  # `None` where only Hydra can tell how many a sweep has
-    plan: Plan | None = None
-    report: Report | None = None
-    verification: Verification | None = None
-    measurement: Measurement | None = None
-    seconds: dict[str, float] = field(default_factory=dict)
-    error: KerncfgError | None = None
 
-    @property
-    def passed(self) -> bool:
-        """Whether the job ran to its end and every kernel passed verification."""
-        return self.error is None and (self.verification is None or self.verification.passed)
+class SweepNoted(Callback):
+    """Notes the folder of a sweep, below which jobs of other processes leave what they did."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything the job produced as plain data."""
-        parts = {name: getattr(self, name) for name in ("plan", "report", "verification", "measurement", "error")}
-        return {
-            "folder": str(self.folder) if self.folder else None,
-            "overrides": self.overrides,
-            "swept": self.swept,
-            "passed": self.passed,
-            "seconds": self.seconds,
-            **{name: part.to_dict() if part is not None else None for name, part in parts.items()},
-        }
+    def on_multirun_start(self, config: Any, **_: Any) -> None:
+        """Note the folder."""
+        _SWEEPS.append(Path(config.hydra.sweep.dir).absolute())
 
 
 def run(
@@ -106,6 +84,9 @@ def run(
         validate(data, origins=origins)
     known = not multirun or all(len(words) == len(rewrite(overrides)) for words in asked)
     outcomes: list[Outcome] = []
+    total, sweep, home = len(asked) if known else None, uuid4().hex if multirun else None, os.getpid()
+    again = partial(command, config_dir=config_dir, trust=trust, lock=lock)
+    carry_out = partial(perform, config_dir=config_dir, trust=trust, lock=found)
 
     def job(_: Any) -> None:
         settings = HydraConfig.get()
@@ -114,27 +95,85 @@ def run(
             folder=Path(settings.runtime.output_dir),
             overrides=words,
             swept=[word.lstrip("+") for word in words if word not in overrides],
-            number=len(outcomes) + 1,
-            total=len(asked) if known else None,
+            number=settings.job.num + 1 if multirun else 1,
+            total=total,
+            command=again([word if word in overrides else word.lstrip("+") for word in words]),
+            sweep=sweep,
         )
-        outcomes.append(outcome)
-        show(outcome, "start")
-        try:
-            perform(outcome, config_dir=config_dir, trust=trust, lock=found, show=show)
-        except KerncfgError as error:
-            outcome.error = error
-        show(outcome, "end")
+        if os.getpid() == home:
+            outcomes.append(outcome)
+            _carried_out(outcome, carry_out, show)
+        else:  # a launcher's process: what it prints would run into what others print
+            with redirect_stdout(sys.stderr):
+                _carried_out(outcome, carry_out, lambda outcome, stage: None)
 
-    # Hydra takes its arguments from the command line only, and writes its own log lines where our output goes.
-    quiet = ["hydra/job_logging=disabled", "hydra/hydra_logging=disabled"]
-    words = [*rewrite(overrides), *quiet, *(["--multirun"] if multirun else [])]
-    with _arguments(words), hydra_folder(config_dir) as folder:
+    try:
+        _launch(job, rewrite(overrides), config_dir, multirun=multirun)
+    except Exception as error:
+        if isinstance(error, KerncfgError) or sweep is None or not _SWEEPS:
+            raise
+        raise _stopped(error, outcomes or _elsewhere(sweep, show), total) from error
+    return outcomes or (_elsewhere(sweep, show) if sweep else [])
+
+
+def _launch(job: Callable[[Any], None], words: Sequence[str], config_dir: Path | None, *, multirun: bool) -> None:
+    """Let Hydra run a job; it takes its arguments from the command line only, and would print among our output."""
+    quiet = ["hydra/job_logging=none", "hydra/hydra_logging=none"]
+    noted = [f"+hydra.callbacks.kerncfg._target_={__name__}.{SweepNoted.__name__}", "--multirun"]
+    _SWEEPS.clear()
+    with _arguments([*words, *quiet, *(noted if multirun else [])]), hydra_folder(config_dir) as folder:
         try:
             hydra.main(config_path=str(folder), config_name="config", **version_base())(job)()
         except OSError as error:
             message = f"the run's folder cannot be written: {error.strerror}: {error.filename}"
             raise SourceError(message, hint="choose another with hydra.run.dir=FOLDER") from error
-    return outcomes
+
+
+def _carried_out(outcome: Outcome, carry_out: Callable[..., None], show: Callable[[Outcome, str], None]) -> None:
+    """Carry out a job; in a sweep whatever goes wrong is this job's own error, so that the others are not lost."""
+    outcome.started = datetime.now(UTC).isoformat(timespec="seconds")
+    outcome.environment = Environment.here()
+    outcome.save()
+    show(outcome, "start")
+    try:
+        carry_out(outcome, show=show)
+    except KerncfgError as error:
+        outcome.error = error
+    except Exception as error:
+        if outcome.sweep is None:
+            raise
+        file = outcome.home / "traceback.txt"
+        file.write_text(traceback.format_exc(), encoding="utf-8")
+        said = " ".join(str(error).split())
+        outcome.error = KerncfgError(f"the job raised {type(error).__name__}: {said}", hint=f"all of it is in {file}")
+    outcome.finished = True
+    outcome.save()
+    write(page(outcome), outcome.home / "report.html")
+    show(outcome, "end")
+
+
+def _stopped(error: Exception, outcomes: Sequence[Outcome], total: int | None) -> SourceError:
+    """Return the error of a sweep that its launcher could not end, as where one of its processes is killed."""
+    ended = sum(outcome.finished for outcome in outcomes)
+    said = " ".join(str(error).split())
+    of = f" of {total}" if total else ""
+    hint = f"what ended is kept: kerncfg compare {outcomes[0].home.parent}" if outcomes else None
+    return SourceError(f"the launcher raised {type(error).__name__}: {said}; {ended}{of} jobs had ended", hint=hint)
+
+
+def _elsewhere(sweep: str, show: Callable[[Outcome, str], None]) -> list[Outcome]:
+    """Return what the jobs of a sweep did that ran in other processes, from their folders, and show it in order."""
+    place = _SWEEPS.pop()
+    if not any(place.rglob("outcome.json")):
+        return []
+    found = [outcome for outcome in map(read, folders(place)) if outcome.sweep == sweep]
+    for outcome in sorted(found, key=lambda outcome: outcome.number):
+        show(outcome, "start")
+        for stage in STAGES:
+            if getattr(outcome, stage) is not None:
+                show(outcome, stage)
+        show(outcome, "end")
+    return sorted(found, key=lambda outcome: outcome.number)
 
 
 def perform(
@@ -160,7 +199,7 @@ def perform(
         setattr(outcome, stage, result)
         outcome.seconds[stage] = round(time.perf_counter() - started, 3)
         if outcome.folder is not None:
-            _write(outcome.folder / f"{stage}.json", result)
+            write_json(outcome.folder / f"{stage}.json", result.to_dict())
         show(outcome, stage)
         return result
 
@@ -197,7 +236,9 @@ def perform(
                 keep("report", bindings.report)
         if "measurement" in stages:
             started = time.perf_counter()
-            keep("measurement", bench(bindings, loaded.inputs))
+            measured = keep("measurement", bench(bindings, loaded.inputs))
+            if outcome.folder is not None:
+                draw(measured, outcome.folder)
     verified = outcome.verification
     if verified is not None and not verified.passed and policy["on_fail"] == "error":
         raise unverified(verified)
@@ -250,19 +291,25 @@ def _in_words(error: KerncfgError, secrets: Mapping[str, str]) -> KerncfgError:
 
 
 def _as_typed(task: list[str], overrides: Sequence[str]) -> list[str]:
-    """Return a job's overrides as the user wrote them; what a sweep chose for this job, as it chose it."""
+    """Return a job's overrides as the user wrote them; what a sweep chose for this job, as it chose it.
+
+    Of those for Hydra itself, which are no part of the task's, the one stays that says where files are looked for.
+    """
     words: list[str] = []
     left = [re.sub(r"^(~[^=]+)=null$", r"\1", line) for line in task]  # a sweep spells removals so
     for argument in overrides:
+        if re.match(r"[+~]*hydra[./]", argument):
+            words += [argument] if argument.startswith("hydra.searchpath=") else []
+            continue
         lines = rewrite([argument])
         chosen, left = left[: len(lines)], left[len(lines) :]
-        words += [argument] if chosen == lines else chosen
+        words += [argument] if [*map(_bare, chosen)] == [*map(_bare, lines)] else chosen
     return words + left
 
 
-def _write(file: Path, result: Any) -> None:
-    text = json.dumps(result.to_dict(), indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
-    file.write_text(text + "\n", encoding="utf-8")
+def _bare(line: str) -> str:
+    """Return an override without the quotes and escapes that a sweep writes in its own way."""
+    return re.sub(r"[\\'\"]", "", line).lstrip("+")
 
 
 @contextmanager

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import tempfile
+import warnings
 from collections.abc import Generator, Iterator
+from importlib.metadata import distributions
 from importlib.util import find_spec
 
 import pytest
@@ -20,6 +23,11 @@ os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"
 
 # Verdicts of tests are nobody's: they must neither be found by a later run nor be left behind.
 os.environ["KERNCFG_CACHE"] = tempfile.mkdtemp(prefix="kerncfg-verdicts-")
+# Inductor asks setuptools for a compiler, and setuptools refuses to come after a distutils that others imported.
+if find_spec("setuptools"):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        importlib.import_module("setuptools")
 
 _MAY_SKIP = ("gpu", "peers")
 
@@ -50,7 +58,12 @@ def _lacks_gpu() -> str | None:
 
 def _lacks_peers() -> str | None:
     # `tests.peers` installs it into a folder of its own, and skips where that fails.
-    return None if find_spec("kernels") or find_spec("pip") else "the `kernels` library cannot be installed: no pip"
+    # Asked of the metadata: setuptools' import hook warns where somebody looks for the module `pip`.
+    return None if _installed("kernels") or _installed("pip") else "the `kernels` library cannot be installed: no pip"
+
+
+def _installed(name: str) -> bool:
+    return any(True for _ in distributions(name=name))
 
 
 @pytest.hookimpl(wrapper=True)

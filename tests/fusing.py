@@ -100,6 +100,19 @@ class MappedLayout(_GatedLayout):
     )
 
 
+class Deaf(_Gated):
+    """Right, but for the gradient of the last projection, which it forgets."""
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        gate, up = self.gate_up_proj(norm(hidden_states, self.scale, self.variance_epsilon)).chunk(2, -1)
+        down: Any = self.down_proj
+        return functional.linear(functional.silu(gate) * up, down.weight.detach())
+
+
+class DeafLayout(DeclaredLayout):
+    """As that of `Declared`."""
+
+
 class Turned(nn.Module):
     """Weights that the product wants the other way round: new parameters."""
 
@@ -338,6 +351,7 @@ def fused(
 
 class layers:  # noqa: N801 (as the kernels library asks for it)
     Declared = Declared
+    Deaf = Deaf
     Mapped = Mapped
     Turned = Turned
     TurnedMapped = TurnedMapped

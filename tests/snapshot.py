@@ -70,7 +70,7 @@ def _tensors(model: nn.Module) -> list[tuple[str, Any]]:
 
 def _config(module: nn.Module) -> Any:
     config = getattr(module, "config", None)
-    return None if config is None else (id(config), repr(vars(config)))
+    return None if config is None else (id(config), repr(getattr(config, "__dict__", config)))
 
 
 def _registry(module: str, name: str) -> Any:

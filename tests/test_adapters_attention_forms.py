@@ -55,6 +55,7 @@ class _Layer(torch.nn.Module):
     ("code", "kind", "masks", "skips"),
     [
         (attention_kernels.FLASH, "flash", ("flash_attention_2",), True),
+        (attention_kernels.flash_attn_varlen_func, "flash", ("flash_attention_2",), True),
         (attention_kernels.interface, "interface", ("eager",), False),
         (_declared, "interface", ("sdpa",), True),
         (attention_kernels.plain, "function", ("sdpa", "eager"), True),
@@ -64,7 +65,7 @@ class _Layer(torch.nn.Module):
         ("sdpa", "built-in", ("sdpa", "eager"), True),
         ("eager", "built-in", ("eager",), False),
     ],
-    ids=str,
+    ids=["flash", "varlen alone", "interface", "declared", "plain", "unread", "torch", "paged", "sdpa", "eager"],
 )
 def test_the_form_decides_the_masks(code: Any, kind: str, masks: tuple[str, ...], skips: bool) -> None:
     found = form(code, "auto")
@@ -86,6 +87,7 @@ def test_the_form_decides_the_masks(code: Any, kind: str, masks: tuple[str, ...]
         (_no_mask, "auto", "_no_mask(query, key, value) has no attn_mask and no scale, and models need both"),
         (_other, "auto", "_other(hidden_states) is no attention function, expected (module, query"),
         (SimpleNamespace(flash_attn_func=_plain), "auto", "offers flash_attn_func, and no flash_attn_varlen_func"),
+        (attention_kernels.flash_attn_func, "auto", "flash_attn_func offers flash_attn_func, and no flash_attn_varlen"),
         (SimpleNamespace(flash_attn_varlen_func=_bare), "auto", "has no causal and no softmax_scale, and transformers"),
         (torch.add, "auto", "the signature of _VariableFunctionsClass.add cannot be read"),
     ],

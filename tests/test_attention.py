@@ -27,6 +27,7 @@ from kerncfg.documents.plan import Kernel
 from kerncfg.errors import ApplyError, ConflictError
 from kerncfg.sources import KernelCode, reload
 from tests import attending, attention_kernels
+from tests.architectures import build
 from tests.attending import LENGTH, TOLERANCE, WINDOW, call, implementations, padding, tokens
 from tests.attention_kernels import FLASH, blind, interface, plain
 from tests.snapshot import snapshot
@@ -371,7 +372,9 @@ def test_every_module_that_looks_is_read_back() -> None:
 # The way back
 
 
-@pytest.mark.parametrize("code", [FLASH, interface, plain, "eager", (plain, "sdpa")], ids=str)
+@pytest.mark.parametrize(
+    "code", [FLASH, interface, plain, "eager", (plain, "sdpa")], ids=["flash", "interface", "plain", "eager", "two"]
+)
 @pytest.mark.parametrize("name", ["qwen3", "gemma3", "llava", "bart", "bert"])
 def test_revert_gives_everything_back(name: str, code: Any) -> None:
     model = attending.model(name)
@@ -391,6 +394,19 @@ def test_state_and_parameters_are_the_same_while_it_is_on() -> None:
     before = [(name, id(value)) for name, value in model.named_parameters()], list(model.state_dict())
     attend(model, None, interface)
     assert ([(name, id(value)) for name, value in model.named_parameters()], list(model.state_dict())) == before
+
+
+def test_asking_what_a_part_can_use_writes_to_no_configuration() -> None:
+    """transformers' setter writes to the configurations inside, too."""
+    model: Any = build("sam")  # the configuration of its first part holds those of others
+    held = implementations(model)
+    inner = [model.config.mask_decoder_config, model.config.vision_config]
+    before = [dict(vars(config)) for config in inner]
+    for part in parts(model):
+        for name in ("eager", "sdpa", "flex_attention"):
+            fault(Wanted.of(part, name))
+    assert implementations(model) == held
+    assert [dict(vars(config)) for config in inner] == before
 
 
 def test_choices_are_reverted_in_reverse_order() -> None:
@@ -579,7 +595,11 @@ def test_two_kernels_follow_train_and_eval() -> None:
         assert row.modes == {"inference": "plain", "training": "interface"}
 
 
-@pytest.mark.parametrize("code", [(plain, None), (interface, "eager"), ("sdpa", "eager")], ids=str)
+@pytest.mark.parametrize(
+    "code",
+    [(plain, None), (interface, "eager"), ("sdpa", "eager")],
+    ids=["plain and own", "interface and eager", "sdpa and eager"],
+)
 def test_a_kernel_for_one_mode_leaves_the_other_as_it_was(code: Any) -> None:
     model = attending.model("qwen3")
     expected = call(model, "qwen3", tokens(), padding())

@@ -41,8 +41,8 @@ def test_a_command() -> None:
 
 
 def test_the_options_of_a_group_after_the_cut_that_bash_makes() -> None:
-    assert offered("plan", "kernels", "=", "b") == ["bundled"]
-    assert offered("plan", "kernels", "=") == ["bundled", "default", "liger", "none", "reference"]
+    assert offered("plan", "kernels", "=", "b") == ["bundled", "bundled_gemma"]
+    assert offered("plan", "kernels", "=") == ["bundled", "bundled_gemma", "default", "liger", "none", "reference"]
     assert offered("plan", "kernels=") == [f"kernels={name}" for name in offered("plan", "kernels", "=")]
 
 
@@ -137,7 +137,7 @@ def test_the_script_works_in_bash(tmp_path: Path) -> None:
     )
     env = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
     done = subprocess.run(["bash", "-c", asked], env=env, capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr) == ("bundled\n", "")
+    assert (done.stdout, done.stderr) == ("bundled\nbundled_gemma\n", "")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from typing import Any
+
 import pytest
 
 from kerncfg.documents.config import Candidate, Conditions, KernelRef, Match, Origin, Policy, Row, Trust
@@ -119,7 +121,7 @@ def test_trust_as_data_does_not_say_what_is_local() -> None:
 
 
 def test_a_policy_as_data_is_its_node() -> None:
-    node = {"fallback": "error", "strict": True, "require_pin": True, "deterministic": True, "seed": 3}
+    node: dict[str, Any] = {"fallback": "error", "strict": True, "require_pin": True, "deterministic": True, "seed": 3}
     assert Policy(**node, verify={"on_fail": "error"}).to_dict() == {**node, "verify": {"on_fail": "error"}}
 
 

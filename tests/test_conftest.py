@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import socket
 import subprocess
@@ -40,7 +41,8 @@ def _run(folder: Path, code: str) -> str:
 
 def test_only_a_missing_device_or_peer_is_a_reason_to_skip(tmp_path: Path) -> None:
     printed = _run(tmp_path, SKIPS)
-    assert "1 failed, 1 skipped, 1 xfailed, 1 error" in printed
+    # One more word where a plugin had imported distutils before setuptools came.
+    assert re.search(r"1 failed, 1 skipped, 1 xfailed,( 1 warning,)? 1 error", printed)
     assert "only tests marked gpu or peers may skip" in printed
 
 

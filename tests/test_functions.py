@@ -184,7 +184,7 @@ def test_a_function_is_told_by_the_name_the_forward_has_for_it(monkeypatch: pyte
 def test_two_functions_of_one_forward_are_two_sites() -> None:
     model = Caller()
     bindings = apply(said(matched("Ten"), matched("twenty", "g", "square")), model)
-    assert [(row.name, row.kernel) for row in bindings.report.rows] == [("f", ref("Ten")), ("g", ref("twenty"))]
+    assert [(row.name, row.kernel) for row in bindings.report.rows] == [("g", ref("twenty")), ("f", ref("Ten"))]
     assert value(model) == 600
     bindings.revert()
     assert value(model) == 36

@@ -6,13 +6,18 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
 from kerncfg.cli import program
+from tests.hub import kernels
+
+if TYPE_CHECKING:
+    from tests.hub.fixtures import TestHub
 
 CHECKOUT = Path(__file__).parent.parent
 HOOKS: list[dict[str, Any]] = yaml.safe_load((CHECKOUT / ".pre-commit-hooks.yaml").read_text("utf-8"))
@@ -31,8 +36,9 @@ def test_the_hooks_are_those_two() -> None:
     assert all(hook["language"] == "system" for hook in HOOKS)
 
 
-def test_the_first_runs_a_command_that_there_is() -> None:
+def test_they_run_commands_that_there_are() -> None:
     assert HOOKS[0]["entry"].split()[1] in program.commands
+    assert HOOKS[1]["entry"].split()[1:] == ["lock", "--check"]
 
 
 @pytest.mark.parametrize("path", EXAMPLES)
@@ -43,17 +49,17 @@ def test_the_files_are_those_of_the_groups(path: str) -> None:
 
 
 class Repository:
-    """A git repository with the validate hook, in a folder of its own."""
+    """A git repository with some of the hooks, in a folder of its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *ids: str, environment: Mapping[str, str] = os.environ) -> None:
         self.folder = folder / "work"
         self.folder.mkdir()
         self.environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
+            **{name: value for name, value in environment.items() if not name.startswith("GIT_")},
             "PRE_COMMIT_HOME": str(folder / "cache"),
             "PATH": f"{_scripts(folder)}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             "GIT_CONFIG_GLOBAL": os.devnull,
-            "PYTHONPATH": str(CHECKOUT),
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(CHECKOUT), environment.get("PYTHONPATH")])),
         }
         hooks = folder / "hooks"
         hooks.mkdir()
@@ -61,12 +67,14 @@ class Repository:
         self.git("init", "-q", at=hooks)
         self.git("add", "-A", at=hooks)
         self.git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "hooks", at=hooks)
-        commit = self.git("rev-parse", "HEAD", at=hooks).stdout.strip()
+        self.source = f"  - repo: {hooks}\n    rev: {self.git('rev-parse', 'HEAD', at=hooks).stdout.strip()}\n"
         self.git("init", "-q")
-        self.write(
-            ".pre-commit-config.yaml",
-            f"repos:\n  - repo: {hooks}\n    rev: {commit}\n    hooks: [{{id: kerncfg-validate}}]\n",
-        )
+        self.use(*ids)
+
+    def use(self, *ids: str, **options: Any) -> None:
+        """Name the hooks, each with these options."""
+        hooks = yaml.safe_dump([{"id": one, **options} for one in ids], default_flow_style=True, width=999).strip()
+        self.write(".pre-commit-config.yaml", f"repos:\n{self.source}    hooks: {hooks}\n")
 
     def write(self, name: str, text: str) -> None:
         file = self.folder / name
@@ -99,7 +107,7 @@ def _scripts(folder: Path) -> Path:
 @pytest.fixture
 def repository(tmp_path: Path) -> Repository:
     pytest.importorskip("pre_commit")
-    return Repository(tmp_path)
+    return Repository(tmp_path, "kerncfg-validate")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="the script that stands for kerncfg is a shell's")
@@ -115,3 +123,29 @@ def test_a_fault_stops_the_commit_with_its_place_and_its_mending_lets_it_through
     done = repository.run()
     assert done.returncode == 0, done.stdout + done.stderr
     assert "kerncfg validate" in done.stdout and "Passed" in done.stdout
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the script that stands for kerncfg is a shell's")
+def test_a_lock_that_is_not_what_is_named_stops_the_commit_until_it_is_made_again(tmp_path: Path, hub: TestHub) -> None:
+    norms = kernels.norms()
+    hub.add(norms)
+    repository = Repository(tmp_path, "kerncfg-lock-check", environment=hub.environment())
+    place = "conf/kernels/mine.yaml"
+    repository.write(place, "# @package kernels\nScale: {cpu: 'kernels-community/norms@v2:Scale'}\n")
+    words = ["--config-dir", "conf", "kernels=mine", "inherited=none"]
+    repository.use("kerncfg-lock-check", args=words)
+    lock = (sys.executable, "-m", "kerncfg", "lock", *words)
+    repository.call(*lock, at=repository.folder, check=True)
+    done = repository.run()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "kerncfg lock --check" in done.stdout and "Passed" in done.stdout
+    before, after = norms.branches["v2"], kernels.move(norms, "v2", 24)
+    done = repository.run()
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert f"{before[:7]}" in done.stdout and f"{after[:7]}" in done.stdout
+    repository.write(place, "# @package kernels\nScale: {cpu: 'kernels-community/norms@v3:Scale'}\n")
+    done = repository.run()
+    assert done.returncode == 1 and "norms@v3" in done.stdout
+    repository.call(*lock, at=repository.folder, check=True)
+    done = repository.run()
+    assert done.returncode == 0, done.stdout + done.stderr

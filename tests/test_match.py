@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -218,13 +218,21 @@ def test_a_glob_counts_segments(text: str, path: str, matches: bool) -> None:
     assert bool(glob(text).fullmatch(f"{path}." if path else "")) is matches
 
 
-@pytest.mark.parametrize("node", ["fusions", "attention"])
-def test_a_step_that_nobody_applies_yet_is_refused_before_anything_is_done(node: str) -> None:
+@pytest.mark.parametrize(
+    ("others", "words"),
+    [
+        (
+            {"node": "fusions", "members": [("Norm", "blocks.*.norm")]},
+            r"fusions\.Norm \(.*\): no parent has \[Norm, blocks",
+        ),
+        ({"node": "attention"}, r"attention\.Norm \(.*\): the model has no part whose attention can be chosen"),
+    ],
+    ids=["fusions", "attention"],
+)
+def test_a_row_of_another_node_without_sites_is_an_error_before_anything_is_done(others: Any, words: str) -> None:
     root = model()
-    with pytest.raises(ApplyError) as caught:
-        apply(plan(step("Norm", "Free", node=node)), root)
-    assert caught.value.message == f"{node}.Norm: this version of kerncfg replaces layers only"
-    assert caught.value.hint == f"write ~{node}.Norm"
+    with pytest.raises(ApplyError, match=words):
+        apply(plan(step("Norm", "Free"), step("Norm", "Free", **others)), root)
     assert all("forward" not in vars(module) for module in root.modules())
 
 

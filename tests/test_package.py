@@ -27,6 +27,7 @@ print(json.dumps({
     "schemas": any(kerncfg.locations.schemas().glob("*.schema.json")),
     "package": str(package),
     "typed": (package / "py.typed").is_file(),
+    "page": all((package / "page" / name).is_file() for name in ("page.css", "page.js")),
     "plugins": [cls.__module__ for cls in Plugins.instance().discover(SearchPathPlugin)],
     "version": importlib.metadata.version("kerncfg"),
 }))
@@ -91,7 +92,7 @@ def test_every_file_is_found_from_another_directory(installed: Path, tmp_path: P
     found = json.loads(_run(installed, "-c", PROBE, cwd=tmp_path))
     assert found.pop("package").startswith((str(CHECKOUT), str(installed.parent.parent)))
     assert "hydra_plugins.kerncfg" in found.pop("plugins")
-    assert found == {"conf": True, "schemas": True, "typed": True, "version": DECLARED["version"]}
+    assert found == {"conf": True, "schemas": True, "typed": True, "page": True, "version": DECLARED["version"]}
 
 
 def test_the_console_script_plans_from_another_directory(installed: Path, tmp_path: Path) -> None:
@@ -132,6 +133,7 @@ def test_presets_experiments_and_the_users_own_files_work_together(installed: Pa
         "GELU": ["my_conf/kernels/mine.yaml:3"],
         "RMSNorm": ["preset: kernels/bundled.yaml:5"],
         "SiLU": ["my_conf/kernels/mine.yaml:2"],
+        "rotary_pos_emb": ["preset: kernels/bundled.yaml:33"],
     }
     assert f"{users}/kernels/mine:Gelu" in json.dumps(plan)  # from the file's folder, not the working directory
 
@@ -141,7 +143,7 @@ def test_an_unknown_option_tells_both_places_that_were_looked_in(installed: Path
     done = subprocess.run([installed, "-c", script], cwd=users.parent, capture_output=True, text=True, timeout=240)
     said = done.stderr
     assert "looked in my_conf and /" in said
-    assert "did you mean mine? there are bundled, default, liger, mine, none, reference" in said
+    assert "did you mean mine? there are bundled, bundled_gemma, default, liger, mine, none, reference" in said
 
 
 def test_all_of_it_works_inside_someone_elses_hydra_job_and_in_eight_threads(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kerncfg.documents.config import KernelRef, Match, Member, Trust
+from kerncfg.documents.lock import File, digest_of
 from kerncfg.documents.plan import (
     SCHEMA,
     Attend,
@@ -302,3 +303,37 @@ def test_a_choice_of_the_frameworks_attention_is_read_back() -> None:
         choice(kernel("builtin:A")).to_dict() | {"reference": "sdpa", "asked": {"a": "x.yaml:3"}}, {}
     )
     assert (str(found.kernel.reference), found.asked, found.original) == ("sdpa", {"a": "x.yaml:3"}, False)
+
+
+def nested() -> Kernel:
+    """A kernel that imports another, which a redirect led to, each with its files."""
+    files = (File(path="__init__.py", size=3, digest="git:" + "a" * 40),)
+    digest = digest_of(files)
+    needed = kernel("org/needed@v1", repository="org/moved", commit=COMMIT, digest=digest, files=files)
+    return kernel("org/repo@v1:Norm", commit="1" * 40, digest=digest, files=files, dependencies=(needed,))
+
+
+def test_a_kernel_comes_after_those_that_it_imports_and_the_digest_holds_them() -> None:
+    made = nested()
+    assert [each.place for each in made.with_dependencies()] == ["org/moved", "org/repo"]
+    alone = replace(made, dependencies=())
+    assert plan(bind(made)).digest != plan(bind(alone)).digest
+    assert made.identity()[:-1] == alone.identity()
+
+
+def test_a_plan_is_read_back_with_the_files_and_the_imports_of_its_kernels() -> None:
+    made = plan(bind(nested()))
+    read = Plan.from_dict(json.loads(made.to_json()))
+    assert read == made
+    assert {each.place: [file.path for file in each.files] for each in read.kernels()} == {
+        "org/moved": ["__init__.py"],
+        "org/repo": ["__init__.py"],
+    }
+
+
+def test_files_that_are_not_those_of_their_digest_are_refused() -> None:
+    data = json.loads(plan(bind(nested())).to_json())
+    (files,) = data["files"].values()
+    files["__init__.py"]["digest"] = "git:" + "b" * 40
+    with pytest.raises(IntegrityError, match=r"the files of a build have digest .*, the plan says"):
+        Plan.from_dict(data)

@@ -67,6 +67,7 @@ ORDER = (
     "doctor",
     "applier.called",
     "applier.adapters",
+    "applier.adapters.statements",
     "applier.adapters.registrations",
     "applier.adapters.torch",
     "applier.adapters.transformers",
@@ -99,7 +100,9 @@ ORDER = (
     "applier.fusing",
     "applier.findings",
     "applier.settle",
+    "applier.added",
     "applier.telling",
+    "applier.binding",
     "applier.apply",
     "models",
     "evidence.contents",
@@ -128,6 +131,17 @@ ORDER = (
     "dialects.source",
     "dialects.files",
     "trainer",
+    "outcome",
+    "page.markup",
+    "page.colours",
+    "page.tree",
+    "page.reasons",
+    "page.charts",
+    "page.drawing",
+    "page.evidence",
+    "page.report",
+    "page.comparison",
+    "page.sweep",
     "run",
     "cli.offers",
     "cli.completing",
@@ -145,7 +159,7 @@ ORDER = (
 DOORSTEPS = ("", "__main__", "_hydra")
 # Folders of bundled kernels import nothing of kerncfg but each other, as a kernel from elsewhere would.
 KERNELS = "kernels"
-FOLDERS = ("documents", "compiler", "applier", "evidence", "dialects")
+FOLDERS = ("documents", "compiler", "applier", "evidence", "dialects", "page")
 
 # Where each package may be imported; a folder stands for everything in it.
 DOORS: dict[str, tuple[str, ...]] = {
@@ -153,6 +167,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "huggingface_hub": ("sources.hub",),
     "hydra": ("compiler.overrides", "compiler.loading", "compiler.compose", "run", "_hydra"),
     "jsonschema": ("compiler.schema",),
+    "matplotlib": ("page.drawing",),
     "omegaconf": ("compiler.compose", "compiler.interpolate"),
     "packaging": ("documents", "compiler", "machine", "sources.hub", "doctor"),
     "rich": ("cli",),

@@ -1,11 +1,16 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
+import kerncfg
 from kerncfg.cli import main
 from kerncfg.compiler.schema import validate
 from tests.builders import kernel_folder
@@ -40,14 +45,14 @@ def runs(folder: Path) -> list[Path]:
 def test_a_run_leaves_config_overrides_and_four_documents(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("run", "kernels=bundled", *SMALL) == 0
     (made,) = runs(folder)
-    for name in DOCUMENTS:
+    for name in (*DOCUMENTS, "outcome"):
         validate(json.loads((made / f"{name}.json").read_text()), name)
     assert yaml.safe_load((made / ".hydra" / "overrides.yaml").read_text())[0] == "kernels=bundled"
     assert yaml.safe_load((made / ".hydra" / "config.yaml").read_text())["kernels"]["RMSNorm"]["cuda"]
     report = json.loads((made / "report.json").read_text())
     assert (
         report["counts"]["swapped"] == 11
-    )  # four norms and a rotary function in each of two layers, and the last norm
+    )  # four norms and a rotary embedding in each of two layers, and the last norm
     out = capsys.readouterr().out
     assert f"passed: {made}" in out.replace(str(folder) + "/", "") or "passed: " in out
 
@@ -124,7 +129,7 @@ def test_a_sweep_makes_a_folder_for_each_run(folder: Path, capsys: pytest.Captur
     made = runs(folder)
     assert len(made) == 2
     swapped = [json.loads((each / "report.json").read_text())["counts"]["swapped"] for each in made]
-    assert swapped == [0, 9]
+    assert swapped == [0, 11]
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if line.startswith("run ") and " of 2: " in line] == [
         "run 1 of 2: kernels=none", "run 2 of 2: kernels=bundled",
@@ -132,8 +137,109 @@ def test_a_sweep_makes_a_folder_for_each_run(folder: Path, capsys: pytest.Captur
     head, first, second = (line.split() for line in lines[-3:])
     assert head == ["run", "overrides", "swapped", "passed", "model", "speedup", "folder"]
     assert first[:5] == ["1", "kernels=none", "0", "yes", "-"]
-    assert second[:4] == ["2", "kernels=bundled", "9", "yes"]
+    assert second[:4] == ["2", "kernels=bundled", "11", "yes"]
     assert Path(second[-1]) == made[1].relative_to(folder)
+
+
+def test_a_sweep_in_other_processes_is_told_in_order_and_loses_no_job(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Three heads do not go with two for keys and values: every second job ends in an error of the model's own.
+    launcher = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "hydra.sweep.dir=sweep")
+    swept = ("kernels=none,bundled", "model.config.num_attention_heads=4,3")
+    assert call("run", "-m", *swept, *SMALL, *launcher) == 1
+    captured = capsys.readouterr()
+    out = captured.out.splitlines()
+    assert [line for line in out if line.startswith("run ") and " of 4: " in line] == [
+        f"run {number} of 4: kernels={kernels} model.config.num_attention_heads={heads}"
+        for number, (kernels, heads) in enumerate([("none", 4), ("none", 3), ("bundled", 4), ("bundled", 3)], 1)
+    ]
+    assert [line.split()[4] for line in out[-4:]] == ["yes", "yes", "yes", "NO"]
+    assert "the model's own forward raised RuntimeError" in captured.err
+    assert call("compare", "--json", "sweep") == 1
+    data = json.loads(capsys.readouterr().out)
+    validate(data, "comparison")
+    assert [job["passed"] for job in data["jobs"]] == [True, True, True, False]
+    assert data["jobs"][3]["differs"] == ["kernels=bundled", "model.config.num_attention_heads=3"]
+    assert (folder / "sweep/compare.html").is_file()
+
+
+def test_a_sweep_in_other_processes_as_json_prints_nothing_but_data(tmp_path: Path) -> None:
+    source = "import torch\nprint('imported')\n" + NORM.replace("wide = hidden", "print('called'); wide = hidden", 1)
+    kernel_folder(tmp_path / "loud", source)
+    words = [f"kernels.RMSNorm.cpu={tmp_path / 'loud'}:Norm", "model=qwen3,llama", "model.config.num_hidden_layers=1"]
+    done = subprocess.run(
+        [sys.executable, "-m", "kerncfg", "run", "-m", "--json", *words, "model.sequence=8", "hydra/launcher=joblib"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    data = json.loads(done.stdout)
+    validate(data, "run")
+    assert [made["swept"] for made in data["runs"]] == [["model=qwen3"], ["model=llama"]]
+    assert "called" in done.stderr
+
+
+KILLED = """
+import os, pathlib, time
+import torch
+
+def fine():
+    return torch.nn.Linear(4, 4), {"input": torch.ones(1, 4)}
+
+def ends():
+    while not pathlib.Path("sweep/0/report.html").exists():
+        time.sleep(0.1)
+    os._exit(9)
+"""
+
+
+def test_a_sweep_whose_process_is_killed_says_so_and_keeps_what_had_ended(folder: Path) -> None:
+    (folder / "killed.py").write_text(KILLED)
+    models = "model={factory: python:killed:fine},{factory: python:killed:ends}"
+    done = subprocess.run(
+        [sys.executable, "-m", "kerncfg", "run", "-m", models, "hydra/launcher=joblib", "hydra.launcher.n_jobs=2",
+         "hydra.sweep.dir=sweep"],
+        cwd=folder, capture_output=True, text=True, timeout=240, check=False,
+        env={**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
+    )  # fmt: skip
+    assert done.returncode == 3, done.stderr
+    assert "error: the launcher raised TerminatedWorkerError" in done.stderr
+    assert "1 of 2 jobs had ended" in done.stderr
+    assert "the run did not come to its end" in done.stderr
+    assert call("compare", "sweep") == 1
+    assert [job["passed"] for job in kerncfg.compare(folder / "sweep").to_dict()["jobs"]] == [True, False]
+
+
+def test_what_a_job_of_a_sweep_raises_is_its_own_and_not_the_others(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kerncfg import run as job
+
+    carry_out = job.perform
+
+    def breaks(outcome: job.Outcome, **more: Any) -> None:
+        if outcome.number == 1:
+            raise ZeroDivisionError("deep inside")
+        carry_out(outcome, **more)
+
+    monkeypatch.setattr(job, "perform", breaks)
+    assert call("run", "-m", "kernels=none,bundled", *SMALL, "hydra.sweep.dir=sweep") == 1
+    captured = capsys.readouterr()
+    assert [line.split()[3] for line in captured.out.splitlines()[-2:]] == ["NO", "yes"]
+    assert "error: the job raised ZeroDivisionError: deep inside" in captured.err
+    assert "deep inside" in (folder / "sweep/0/traceback.txt").read_text()
+    with pytest.raises(ZeroDivisionError):
+        call("run", "kernels=none", *SMALL)
+
+
+def test_a_run_says_where_its_files_are_looked_for(folder: Path) -> None:
+    (folder / "shared/kernels").mkdir(parents=True)
+    (folder / "shared/kernels/theirs.yaml").write_text("RMSNorm: {cpu: builtin:RMSNorm}\n")
+    search = f"hydra.searchpath=[file://{folder}/shared]"
+    assert call("run", search, "kernels=theirs", *SMALL) == 0
+    (made,) = runs(folder)
+    outcome = json.loads((made / "outcome.json").read_text())
+    assert outcome["overrides"][:2] == [search, "kernels=theirs"]
+    assert outcome["command"][2:4] == [search, "kernels=theirs"]
 
 
 def test_a_sweep_as_json_has_the_shape_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:
@@ -146,7 +252,7 @@ def test_a_sweep_as_json_has_the_shape_of_a_run(capsys: pytest.CaptureFixture[st
 def test_llama_runs_the_same_kernels(folder: Path) -> None:
     assert call("run", "kernels=bundled", "model=llama", "model.config.num_hidden_layers=2", "model.sequence=16") == 0
     (made,) = runs(folder)
-    assert json.loads((made / "report.json").read_text())["counts"]["swapped"] == 5
+    assert json.loads((made / "report.json").read_text())["counts"]["swapped"] == 7
     verification = json.loads((made / "verification.json").read_text())
     assert verification["passed"] and verification["rows"]
 

@@ -8,7 +8,7 @@ import click
 import pytest
 
 import kerncfg
-from kerncfg import doctor
+from kerncfg import doctor, outcome
 from kerncfg.applier.report import STATUSES
 from kerncfg.cli import program
 from kerncfg.compiler.schema import names, schema
@@ -19,6 +19,7 @@ from kerncfg.documents.config import ANY
 from kerncfg.documents.plan import Attend, Bind, Fuse, Keep
 from kerncfg.documents.target import DEVICES, Mode
 from kerncfg.evidence import rows
+from kerncfg.page import comparison
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,6 +28,7 @@ ALIASES = {alias for device in DEVICES.values() for alias in device.aliases}
 
 OPTIONS = {
     "bench": ["--config-dir", "--json", "--lock", "--trust"],
+    "compare": ["--json", "--output"],
     "completion": ["--json"],
     "diff": ["--json"],
     "doctor": ["--json"],
@@ -35,6 +37,7 @@ OPTIONS = {
     "import": ["--json"],
     "lock": ["--check", "--config-dir", "--from", "--json", "--lock", "--trust", "--upgrade"],
     "plan": ["--all", "--config-dir", "--json", "--lock", "--output", "--trust"],
+    "report": ["--output"],
     "run": ["--config-dir", "--json", "--lock", "--multirun", "--trust"],
     "schema": ["--json"],
     "show": ["--config-dir", "--json"],
@@ -65,6 +68,7 @@ def test_the_public_names() -> None:
         "TrustError",
         "apply",
         "bench",
+        "compare",
         "fetch",
         "from_kernel_config",
         "from_liger",
@@ -73,6 +77,7 @@ def test_the_public_names() -> None:
         "load_plan",
         "lock",
         "plan",
+        "report",
         "revert",
         "to_kernel_config",
         "translate",
@@ -127,11 +132,13 @@ def test_a_described_target_may_be_any_device() -> None:
 def test_the_format_numbers_are_those_of_the_code() -> None:
     numbers = {name: schema(name)["properties"]["schema"]["const"] for name in names() if "schema" in _keys(name)}
     assert numbers == {
+        "comparison": comparison.SCHEMA,
         "difference": difference.SCHEMA,
         "doctor": doctor.SCHEMA,
         "explanation": explanation.SCHEMA,
         "lock": locks.SCHEMA,
         "measurement": rows.SCHEMA,
+        "outcome": outcome.SCHEMA,
         "plan": plans.SCHEMA,
         "verification": rows.SCHEMA,
     }

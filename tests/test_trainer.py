@@ -111,7 +111,7 @@ def test_kernels_follow_the_modes_of_the_training(tmp_path: Path) -> None:
     from transformers import TrainerCallback
 
     seen: list[tuple[str, str | None]] = []
-    callback = KernelsCallback("inherited=none", "kernels.RMSNorm.cpu={inference:builtin:RMSNorm,training:original}")
+    callback = KernelsCallback("inherited=none", "kernels.RMSNorm.cpu={inference: builtin:RMSNorm,training: original}")
 
     class Watch(TrainerCallback):
         def on_step_end(self, *_: Any, **__: Any) -> None:

@@ -14,7 +14,7 @@ from kerncfg.anchors.applying import APPLYING
 from kerncfg.anchors.hub import DEPENDENCIES, HUB, LOCKS
 from kerncfg.anchors.language import IN_FILES, ON_THE_COMMAND_LINE, REFERENCES, VALUES
 from kerncfg.anchors.planning import GENERAL, PLAN_FILES, REASONS
-from kerncfg.anchors.tools import EVIDENCE, FROM_OTHER_TOOLS, MODELS
+from kerncfg.anchors.tools import EVIDENCE, FROM_OTHER_TOOLS, MODELS, RUNS
 
 __all__ = ["ANCHORS", "PAGE", "anchor_of"]
 
@@ -28,6 +28,7 @@ _PARTS = (
     REFERENCES,
     PLAN_FILES,
     MODELS,
+    RUNS,
     REASONS,
     LOCKS,
     HUB,

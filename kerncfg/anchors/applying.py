@@ -116,8 +116,9 @@ APPLYING: Mapping[str, tuple[str, ...]] = {
     "passed-by": (
         "… has …, which the kernel would pass by",
         "a forward set on the instance",
-        "an adapter, …,",
+        "an adapter, …",
         "a … that is fused into the module before it was called with …",
+        "a … …, and the kernel that is fused into … would pass by it",
     ),
     "fusion-changed": (
         "changed since: … is another module, which the kernel does not run",

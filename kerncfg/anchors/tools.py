@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["EVIDENCE", "FROM_OTHER_TOOLS", "MODELS"]
+__all__ = ["EVIDENCE", "FROM_OTHER_TOOLS", "MODELS", "RUNS"]
 
 FROM_OTHER_TOOLS: Mapping[str, tuple[str, ...]] = {
     "no-equivalent": ("… has no equivalent", "…: a KernelConfig cannot say it"),
@@ -114,4 +114,17 @@ EVIDENCE: Mapping[str, tuple[str, ...]] = {
         "sets the seed of the global random state",
         "draws from the global random state",
     ),
+}
+
+RUNS: Mapping[str, tuple[str, ...]] = {
+    "folder-of-a-run": (
+        "… is a file, expected the folder of a run",
+        "… is not there, expected the folder of a run",
+        "… holds no run: neither …",
+        "compare needs a folder, found none",
+    ),
+    "file-of-a-run": ("holds what no … can hold",),
+    "run-that-did-not-end": ("the run did not come to its end: it was stopped, or still runs",),
+    "job-that-raised": ("the job raised …",),
+    "launcher-that-stopped": ("the launcher raised …",),
 }

@@ -7,24 +7,23 @@ a list that undoes them all, should one fail or the user want the model back.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import cached_property
-from types import MethodType, TracebackType
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from torch import nn
 from torch.jit import ScriptModule
 
 from kerncfg.applier import attention
-from kerncfg.applier.adapters import Site, adapter_for
 from kerncfg.applier.adapters.torch import compiled, unwrapped, walk
-from kerncfg.applier.bind import Owner, bound, unbind_all
+from kerncfg.applier.added import added
+from kerncfg.applier.bind import Edit, Owner, bind, bound, unbind, unbind_all
+from kerncfg.applier.binding import Binding, mode_of, sites_of
 from kerncfg.applier.deterministic import Hold, hold, notes, release, release_all
-from kerncfg.applier.functions import counted, function_claims
 from kerncfg.applier.fuse import unfuse
-from kerncfg.applier.match import claims
 from kerncfg.applier.report import Report, ReportRow
 from kerncfg.applier.settle import Settled, settle
 from kerncfg.applier.telling import rows_of
@@ -33,10 +32,7 @@ from kerncfg.documents.target import Mode
 from kerncfg.errors import ApplyError, ConflictError
 
 if TYPE_CHECKING:
-    from kerncfg.applier.bind import Edit
     from kerncfg.applier.bound import Bound
-    from kerncfg.applier.decide import Decided
-    from kerncfg.documents.plan import Kernel, Step
 
 __all__ = ["Binding", "Bindings", "Report", "ReportRow", "apply", "revert"]
 
@@ -82,39 +78,6 @@ def revert(model: nn.Module) -> None:
     release_all(set(map(id, modules)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Binding:
-    """One module that runs a kernel in some mode; `None` among `kernels` is the original.
-
-    `kind` is the report's. Where the kernel is only a part of the forward, `calls` says how often it ran so far in what
-    `forward` returned, for a forward need not come by it.
-    """
-
-    path: str
-    name: str
-    module: nn.Module
-    kernels: Mapping[Mode, Kernel | None]
-    forwards: Mapping[Mode, Callable[..., Any] | None]
-    kind: str = "layer"
-    calls: Callable[[], int] | None = None
-
-    def original(self) -> Callable[..., Any]:
-        """Return the module's own forward."""
-        return MethodType(type(self.module).forward, self.module)
-
-    def forward(self, mode: Mode | str) -> Callable[..., Any]:
-        """Return what runs in a mode of this apply, as a method of the module.
-
-        Raises:
-            ApplyError: This apply has not that mode.
-        """
-        mode = _mode(mode)
-        if mode not in self.forwards:
-            raise ApplyError(f"{self.path}: nothing was applied for {mode}, only for {', '.join(self.forwards)}")
-        found = self.forwards[mode]
-        return self.original() if found is None else MethodType(found, self.module)
-
-
 class Bindings:
     """What one apply did to a model, and the way back: `revert()`, or the end of a `with`."""
 
@@ -136,6 +99,9 @@ class Bindings:
             if error is None:
                 raise
             self._undo()  # what was applied later stays on, over the original
+            attended = self._settled.attended
+            if attended is not None and not attended.covered:
+                attended.revert()
             error.add_note(f"kerncfg: {conflict.message}; kerncfg.revert(model) takes that back too")
 
     def __repr__(self) -> str:
@@ -146,31 +112,21 @@ class Bindings:
 
     @cached_property
     def sites(self) -> tuple[Binding, ...]:
-        """The modules that run a kernel in some mode, in the model's order; one for each function that it replaces."""
-        found = [
-            self._binding(site, step, decided, decided.edit.forwards)
-            for site, step, decided in self._records()
-            if decided.swaps
-        ]
-        called = [(one, *counted(one)) for one in self._settled.functions if one.decided.swaps]
-        found += [
-            self._binding(one.site, one.step, one.decided, forwards, kind="function", calls=lambda it=counter: it.calls)
-            for one, forwards, counter in called
-        ]
-        if called:
-            places = {path: place for place, path in enumerate(self._settled.sites.paths)}
-            found.sort(key=lambda binding: places[binding.path])
-        return tuple(found)
+        """What runs a kernel in some mode, in the model's order: a module, one of its functions, or a fusion."""
+        return sites_of(self._settled)
 
-    def _binding(self, site: Site, step: Step, decided: Decided, forwards: Sequence[Any], **more: Any) -> Binding:
-        return Binding(
-            path=site.path,
-            name=step.name,
-            module=site.module,
-            kernels=dict(zip(self.modes, decided.edit.kernels, strict=True)),
-            forwards=dict(zip(self.modes, forwards, strict=True)),
-            **more,
-        )
+    @contextmanager
+    def originals(self) -> Iterator[None]:
+        """Let every module run its own forward, and use its own attention, for as long as a `with` lasts."""
+        edit = Edit(Owner.of("original forwards"), (None, None), (None, None))
+        with ExitStack() as undo:
+            if self._settled.attended is not None:
+                undo.enter_context(self._settled.attended.suspended())
+            for module in {id(module): module for module, _ in self._settled.edits()}.values():
+                if bound(module) is not None:
+                    bind(module, edit)
+                    undo.callback(unbind, module, edit)
+            yield
 
     @property
     def modes(self) -> tuple[Mode, Mode]:
@@ -183,39 +139,10 @@ class Bindings:
         rows = list(rows_of(self._settled))
         found = self._settled.findings
         try:
-            rows += self._added()
-        except ConflictError as error:
+            rows += added(self._settled, self.plan, _root(self.model))
+        except ApplyError as error:
             found = replace(found, notes=(*found.notes, f"added after apply: {error.message}"))
         return Report(rows=tuple(rows), notes=found.notes, idle=found.idle, absent=found.absent)
-
-    def _added(self) -> Iterator[ReportRow]:
-        """Yield a row for each module that came into the model since, and that the plan has a kernel for."""
-        root = _root(self.model)
-        known = set(map(id, self._settled.sites.modules))
-        if all(id(module) in known for module in walk(root)[1]):
-            return
-        sites = adapter_for(root).sites(root)
-        layers = [(place, claim, "layer") for place, claim in enumerate(claims(sites, self.plan.steps)) if claim]
-        functions = [(one.place, one.claim, "function") for one in function_claims(sites, self.plan.steps)]
-        for place, (step, excluding), kind in sorted((*layers, *functions), key=lambda found: found[0]):
-            if excluding is None and step.kind == "bind" and id(sites.modules[place]) not in known:
-                mode = self._settled.modes[sites.modules[place].training]
-                yield ReportRow(
-                    path=sites.paths[place],
-                    name=step.name,
-                    kind=kind,
-                    status="kept",
-                    kernel=None,
-                    mode=mode.value,
-                    reason="added after apply; apply again to cover it",
-                    modes={mode.value: "original" for mode in self._settled.modes},
-                )
-
-    def _records(self) -> Iterator[tuple[Site, Step, Decided]]:
-        settled = self._settled
-        for place, (claim, decided) in enumerate(zip(settled.claims, settled.decided, strict=True)):
-            if claim is not None and decided is not None:
-                yield settled.sites[place], claim[0], decided
 
     def _edits(self) -> Iterator[tuple[Bound, Edit]]:
         """Yield the edits that are still there, each with what it is part of."""
@@ -230,11 +157,15 @@ class Bindings:
             ConflictError: Something was applied later to the same model, and is still on.
         """
         owner, attended = self._settled.owner, self._settled.attended
-        for module in walk(self.model)[1] if any(self._edits()) else ():
-            made = bound(module)
-            if made is not None and made.edit.owner.number > owner.number:
+        on = any(self._edits()) or (attended is not None and attended.active)
+        for module in walk(self.model)[1] if on else ():
+            made, held = bound(module), attention.Held.of(module)
+            later = made.edit.owner if made is not None else owner
+            if later.number <= owner.number and held is not None and held.owner is not None:
+                later = held.owner
+            if later.number > owner.number:
                 raise ConflictError(
-                    f"{owner} cannot be reverted while {made.edit.owner} is on this model",
+                    f"{owner} cannot be reverted while {later} is on this model",
                     hint="revert in reverse order, or all at once with kerncfg.revert(model)",
                 )
         if attended is not None:
@@ -278,7 +209,7 @@ def _modes(mode: Mode | str | None, compile: bool, model: nn.Module) -> tuple[Mo
     is_compiled = compile or compiled(model)
     if mode is None:
         return _COMPILE if is_compiled else _PLAIN
-    mode = _mode(mode)
+    mode = mode_of(mode)
     fixed = _COMPILE[mode.training] if compile else mode
     if is_compiled and not fixed.compiled:
         raise ApplyError(
@@ -286,13 +217,6 @@ def _modes(mode: Mode | str | None, compile: bool, model: nn.Module) -> tuple[Mo
             hint=f"give mode={_COMPILE[fixed.training].value!r}, or apply before torch.compile",
         )
     return fixed, fixed
-
-
-def _mode(mode: Mode | str) -> Mode:
-    try:
-        return Mode(mode)
-    except ValueError:
-        raise ApplyError(f"no mode {mode!r}", hint=f"the modes are {', '.join(Mode)}") from None
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kerncfg.applier.attention import Part, Wanted, chosen, fault
+from kerncfg.applier.contract import device_fault
 from kerncfg.applier.decide import Decisions, Verdict, condition_fault, is_off, joined, said
 from kerncfg.applier.match import placed, row
 from kerncfg.errors import ApplyError, ConflictError
@@ -83,7 +84,7 @@ def _site(part: Part, step: Step, decisions: Decisions) -> AttentionSite:
             name=step.name,
             codes=(idle[1], training[1]),
             mask=step.mask or "auto",
-            reason=idle[0].reason,
+            reason=(idle[0].reason, training[0].reason),
             modes=(modes[0].value, modes[1].value),
         )
         if reason := fault(wanted):
@@ -97,14 +98,19 @@ def _choose(part: Part, step: Step, mode: Mode, decisions: Decisions) -> tuple[V
     if is_off(found):
         first = found.choices[0]
         return Verdict(status="off", reason=f"{first.reason} ({first.origin})"), None
+    if found.choices and not found.choices[0].original and (away := _away(part, decisions.plan.target.device)):
+        return decisions.keep(away), None
     reasons: list[str] = []
+    refused = False
     for choice in found.choices:
         if choice.original:
-            if reasons and choice.origin is None:
+            if refused and choice.origin is None:
                 break  # the policy's fallback is no answer to an explicit choice that a part cannot take
             return decisions.keep(joined(found, reasons) or choice.reason), None
         code = _code(choice, decisions)
-        reason = code if isinstance(code, _Reason) else _fault(choice, part, code, step)
+        filtered = None if isinstance(code, _Reason) else _filtered(choice, part, code, step, mode)
+        reason = code if isinstance(code, _Reason) else filtered or fault(_wanted(part, code, step))
+        refused = refused or filtered is None
         if reason is None:
             where = f" ({choice.origin})" if choice.origin else ""
             passed = f"; passed over: {'; '.join(reasons)}" if reasons else ""
@@ -127,9 +133,32 @@ def _code(choice: Choice, decisions: Decisions) -> Any:
     return _Reason(code) if isinstance(code, str) else KernelCode(kernel=choice.kernel, code=code)
 
 
-def _fault(choice: Choice, part: Part, code: Any, step: Step) -> str | None:
+def _away(part: Part, device: str) -> str | None:
+    """Say which module of a part is on another device than the plan's: there is one choice for all of them."""
+    for place in part.places:
+        if reason := device_fault(place.module, device):
+            return reason if place.module is part.module else f"{place.path}: {reason}"
+    return None
+
+
+def _flag(code: Any, mode: Mode) -> str | None:
+    """Say which of a kernel's own flags keeps it out of a mode; unlike a layer's, one that says nothing is let in."""
+    own = code.code if isinstance(code, KernelCode) else None
+    if mode.training and getattr(own, "has_backward", True) is False:
+        return f"has_backward is false, and {mode} needs gradients"
+    if mode.compiled and getattr(own, "can_torch_compile", True) is False:
+        return f"can_torch_compile is not true, and {mode} runs under torch.compile"
+    return None
+
+
+def _filtered(choice: Choice, part: Part, code: Any, step: Step, mode: Mode) -> str | None:
+    """Say what of a row's own conditions, or of a kernel's flags, leaves a choice out, which is no refusal."""
     reason = condition_fault(choice, part.module, part.path, step) if choice.conditions else None
-    return reason or fault(Wanted.of(part, code, step.mask or "auto", step.name))
+    return reason or _flag(code, mode)
+
+
+def _wanted(part: Part, code: Any, step: Step) -> Wanted:
+    return Wanted.of(part, code, step.mask or "auto", step.name)
 
 
 def _refused(part: Part, step: Step, reasons: str) -> ApplyError:

@@ -7,7 +7,8 @@ files carry these entries, and through them hold the names that the kernels are 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from kerncfg.applier.adapters.attention import BUILT_IN, Part, Registries, parts
 from kerncfg.applier.adapters.attention_config import Edits, Held, edits
 from kerncfg.applier.adapters.attention_forms import Form, called, form
 from kerncfg.applier.adapters.attention_names import Lease, Use, kind_of, lease
+from kerncfg.applier.adapters.attention_source import SETTING
 from kerncfg.applier.adapters.torch import unwrapped, walk
 from kerncfg.applier.match import glob
 from kerncfg.applier.report import ReportRow
@@ -24,7 +26,7 @@ from kerncfg.sources import KernelCode
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["Attended", "Part", "Wanted", "attend", "attend_parts", "chosen", "fault", "parts", "revert"]
+__all__ = ["Attended", "Held", "Part", "Wanted", "attend", "attend_parts", "chosen", "fault", "parts", "revert"]
 
 _PLAIN = ("inference", "training")
 
@@ -41,7 +43,7 @@ class Wanted:
     name: str
     codes: tuple[Any, Any]
     mask: str = "auto"
-    reason: str = "chosen"
+    reason: str | tuple[str, str] = "chosen"
     modes: tuple[str, str] = _PLAIN
 
     @classmethod
@@ -78,7 +80,8 @@ class Attended:
         off = {path: found for path, found in wanted.part.used().items() if found != expected}
         swapped = expected != self._edits.before[id(wanted.part)]
         code = wanted.codes[bool(wanted.part.module.training)]
-        status, reason = "swapped" if swapped and code is not None else "kept", wanted.reason
+        reason = wanted.reason if isinstance(wanted.reason, str) else wanted.reason[bool(wanted.part.module.training)]
+        status = "swapped" if swapped and code is not None else "kept"
         if not swapped:
             reason = f"the part uses {expected} already"
         if not self._edits.active():
@@ -97,13 +100,34 @@ class Attended:
             modes={mode: _said(found) for mode, found in zip(wanted.modes, wanted.codes, strict=True)},
         )
 
+    @property
+    def active(self) -> bool:
+        """Whether something was done, and some of it is still on."""
+        return bool(self._edits.modules) and self._edits.active()
+
+    @property
+    def covered(self) -> bool:
+        """Whether a later choice is on one of the modules."""
+        return self._edits.covered()
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Let every module look at the configuration that it had before, for as long as a `with` lasts."""
+        given = [(module, name, swap) for module, held in self._edits.done for name, swap in held.swaps.items()]
+        with ExitStack() as undo:
+            for module, name, swap in given:
+                if module.__dict__.get(name) is swap.private:
+                    undo.callback(module.__dict__.__setitem__, name, swap.private)
+                    module.__dict__[name] = swap.original
+            yield
+
     def revert(self) -> None:
         """Give every module its own configuration back; twice is harmless.
 
         Raises:
             ConflictError: Another choice of attention was made on the same model later, and is still on.
         """
-        if self._edits.covered():
+        if self.covered:
             paths = ", ".join(_text(one.part) for one in self.wanted)
             raise ConflictError(
                 f"the attention of {paths} cannot be reverted while a later choice is on it",
@@ -159,10 +183,13 @@ def chosen(found: Sequence[Part], path: str | None) -> tuple[Part, ...]:
     return tuple(taken)
 
 
-def attend_parts(model: nn.Module, wanted: Sequence[Wanted], every: Sequence[Part] | None = None) -> Attended:
+def attend_parts(
+    model: nn.Module, wanted: Sequence[Wanted], every: Sequence[Part] | None = None, owner: Any = None
+) -> Attended:
     """Make parts of a model use the attention that is wanted for each; on an error nothing is done.
 
-    `every` are the `parts` of the model, among them the wanted ones, if the caller has them.
+    `every` are the `parts` of the model, among them the wanted ones, if the caller has them; `owner` is the apply that
+    wants this.
 
     Raises:
         ApplyError: A part cannot use what is wanted for it, or did not take it.
@@ -176,15 +203,16 @@ def attend_parts(model: nn.Module, wanted: Sequence[Wanted], every: Sequence[Par
         names = {id(one.part): _name(one, leases) for one in wanted}
         kinds = {id(one.part): _kind(one) for one in wanted}
         made = edits(model, [one.part for one in wanted], every or parts(model), names, kinds, leases)
+        made.owner = owner
         made.do()
         _check(wanted, names)
+        return Attended(model, wanted, made, leases)
     except BaseException:
         if made is not None:
             made.undo()
         for held in leases.values():
             held.close()
         raise
-    return Attended(model, wanted, made, leases)
 
 
 def fault(wanted: Wanted) -> str | None:
@@ -270,7 +298,8 @@ def _named(code: Any, allowed: Iterable[str]) -> bool:
 def _objection(config: Any, name: str) -> str | None:
     """Say what the setter of a configuration's own class has against a name; it writes to a copy without parts."""
     trial = object.__new__(type(config))
-    trial.__dict__.update(config.__dict__, sub_configs={})
+    # Without its parts, since the setter writes to them too.
+    trial.__dict__.update({key: value for key, value in config.__dict__.items() if not hasattr(type(value), SETTING)})
     try:
         trial._attn_implementation = name
     except ValueError as error:

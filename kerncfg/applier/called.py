@@ -129,11 +129,12 @@ def _same(cell: CellType, other: CellType) -> bool:
 
 
 @cache
-def _called(code: CodeType) -> frozenset[str]:
-    """Return the global names that code calls, functions and comprehensions within it included."""
-    found = {code.co_names[argument >> 1] for argument in _loads(code) if argument & 1}  # the bit says: to be called
-    inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
-    return frozenset(found).union(*map(_called, inner))
+def _called(code: CodeType) -> Mapping[str, None]:
+    """Return the global names that code calls, in its order, and then those of functions and comprehensions in it."""
+    found = {code.co_names[argument >> 1]: None for argument in _loads(code) if argument & 1}  # the bit: to be called
+    for inner in (constant for constant in code.co_consts if isinstance(constant, CodeType)):
+        found |= _called(inner)
+    return found
 
 
 def _loads(code: CodeType) -> Iterator[int]:

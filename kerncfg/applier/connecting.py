@@ -11,6 +11,7 @@ from torch import nn
 
 from kerncfg.applier.arguments import Unknown, arguments, names_of
 from kerncfg.applier.bind import bound
+from kerncfg.applier.groups import named_parts
 from kerncfg.applier.layouts import Scheme, Unfit, companion, scheme
 from kerncfg.applier.stacking import Kept, Source, Stack, following, link, twin
 
@@ -81,7 +82,7 @@ def connect(
         sources[own] = stacks[stack_key(found, stocks)]
     for one in converted:
         sources |= {own: home for own, home in zip(one.targets, one.readers(), strict=True)}
-    inside = {id(part) for member in members for part in member.modules()}
+    inside = {id(part) for member in members for _, part in named_parts(member)}
     mine = _mine(layout, inside)
     by_owner: dict[int, dict[str, Source]] = {}
     for own, source in sources.items():
@@ -119,7 +120,7 @@ def around(part: nn.Module) -> str | None:
     if "forward" in entries and (made is None or entries["forward"] is not made.current):
         return "a forward set on the instance"
     if "base_layer" in entries["_modules"]:
-        return f"an adapter, {type(part).__qualname__},"
+        return f"an adapter, {type(part).__qualname__}"
     if "parametrizations" in entries["_modules"]:
         return "a parametrization"
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")

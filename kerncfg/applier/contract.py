@@ -255,10 +255,37 @@ def tensors(module: nn.Module) -> Iterator[torch.Tensor]:
 
 
 def device_fault(module: nn.Module, device: str) -> str | None:
-    """Say where a module is, if that is not the plan's device; one without parameters and buffers is nowhere."""
+    """Say where a module is, if that is not the plan's device; one without parameters and buffers is nowhere.
+
+    Where accelerate keeps weights elsewhere between calls, the module is on the device that its hook brings them to.
+    """
     for tensor in tensors(module):
-        if (found := _device(tensor.device)) != device:
-            return f"the module is on {found}, the plan is for {device}"
+        if _device(tensor.device) != device:
+            return _slow_device_fault(module, device)
+    return None
+
+
+def _slow_device_fault(module: nn.Module, device: str) -> str | None:
+    for part in walk(module)[1]:
+        entries = part.__dict__
+        for tensor in [*entries["_parameters"].values(), *entries["_buffers"].values()]:
+            if tensor is None:
+                continue
+            found = _device(tensor.device)
+            if found == "meta" and (brought := _execution_device(part)) is not None:
+                found = _device(brought)
+            if found != device:
+                return f"the module is on {found}, the plan is for {device}"
+    return None
+
+
+def _execution_device(module: nn.Module) -> torch.device | None:
+    """Return where accelerate's hook, or one of several, has a module run."""
+    hook = module.__dict__.get("_hf_hook")
+    for one in getattr(hook, "hooks", (hook,)):
+        said = getattr(one, "execution_device", None)
+        if getattr(one, "offload", False) and said is not None:
+            return torch.device(said)
     return None
 
 

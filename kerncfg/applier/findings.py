@@ -46,12 +46,12 @@ def check(
     decided: Sequence[Decided | None],
     others: Iterable[Outcome],
     hints: Mapping[str, str],
-    told: Iterable[str],
+    left: Mapping[str, str],
 ) -> Findings:
     """Return what is to be said of rows without effect; warn if a plan that names kernels swaps nothing.
 
-    `others` are the sites that are no layers. `hints` is the cure for a row whose kernel does not fit, by row, `told`
-    what was noticed before.
+    `others` are the sites that are no layers. `hints` is the cure for a row whose kernel does not fit, by row, `left`
+    to which fusions a row left sites of its own.
 
     Raises:
         ApplyError: The plan is strict, and a row of the user's that names a kernel swaps nothing.
@@ -62,14 +62,16 @@ def check(
     taking = {one.step.key for one in outcomes}
     swapping = {one.step.key for one in outcomes if one.swaps}
     own = [step for step in plan.steps if step.own]
-    missing = {step.key: _missing(step, sites) for step in own if step.key not in taking and step.node == "kernels"}
+    without = [step for step in own if step.node == "kernels" and step.key not in taking and step.key not in left]
+    missing = {step.key: _missing(step, sites) for step in without}
     wanted = [step for step in own if _names_kernels(step) and step.key not in swapping]
-    idle = {row(step): missing.get(step.key) or _reason(step, outcomes) or step.reason for step in wanted}
+    absent_or_left = {**left, **missing}
+    idle = {row(step): _reason(step, outcomes) or absent_or_left.get(step.key) or step.reason for step in wanted}
     if idle and (plan.strict or not swapping):
         _refuse(plan, idle)
-    notes = [*(f"{name}: {reason}" for name, reason in missing.items()), *told]
+    notes = [*(f"{name}: {reason}" for name, reason in absent_or_left.items())]
     notes += [f"{name}: {hint}" for name, hint in hints.items()]
-    absent = tuple(step.name for step in plan.steps if not step.own and step.key not in taking)
+    absent = tuple(step.name for step in plan.steps if not step.own and step.key not in taking and step.key not in left)
     if absent:
         notes.append(f"{len(absent)} inherited {'row has' if len(absent) == 1 else 'rows have'} no layer in this model")
     return Findings(notes=tuple(notes), idle=idle, absent=absent)

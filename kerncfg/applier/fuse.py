@@ -19,6 +19,7 @@ from kerncfg.applier.connecting import Stacks, around, connect, lay_out, stack_k
 from kerncfg.applier.contract import fit
 from kerncfg.applier.converting import Converted
 from kerncfg.applier.fused import ENTRY, Fusion, Pair, Prepared
+from kerncfg.applier.groups import named_parts
 from kerncfg.applier.layouts import Scheme, Unfit, companion
 from kerncfg.applier.stacking import Stack
 from kerncfg.errors import ConflictError
@@ -209,10 +210,10 @@ class _Preparation:
 
     def _check_members(self, layout: nn.Module | None) -> None:
         """Refuse members around which, or inside which, something is that the kernel would pass by."""
-        held = set() if layout is None else {id(part) for part in layout.modules()}
-        for path, member in zip(self.group.paths, self.group.modules, strict=True):
-            for name, part in member.named_modules():
-                passed = part is member or id(part) not in held
+        held = set() if layout is None else {id(part) for _, part in named_parts(layout)}
+        for path, parts in zip(self.group.paths, self.group.parts, strict=True):
+            for name, part in parts:
+                passed = not name or id(part) not in held
                 if passed and (found := around(part)):
                     raise Unfit(f"{f'{path}.{name}' if name else path} has {found}, which the kernel would pass by")
 

@@ -14,22 +14,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import nn
+
 from kerncfg.applier.bind import Edit, Owner, bind, bound, unbind
 from kerncfg.applier.connecting import Stacks, around, connect, lay_out, stack_key
 from kerncfg.applier.edits import FUSION as ENTRY
+from kerncfg.applier.groups import named_parts
 from kerncfg.applier.stacking import Stack
 from kerncfg.errors import ApplyError
 from kerncfg.sources import reload
 
 if TYPE_CHECKING:
-    import torch
-    from torch import nn
-
     from kerncfg.applier.converting import Converted
     from kerncfg.applier.groups import Group
     from kerncfg.documents.plan import Kernel
 
-__all__ = ["ENTRY", "Fusion", "Pair", "Prepared"]
+__all__ = ["ENTRY", "Fusion", "Members", "Pair", "Prepared"]
 
 _APPLY = "_apply"
 
@@ -90,6 +91,7 @@ def _runner(forward: Callable[..., Any], training: bool) -> Callable[..., Any]:
     @functools.wraps(forward)
     def run(module: nn.Module, *arguments: Any, **keywords: Any) -> Any:
         fusion: Fusion = module.__dict__[ENTRY]
+        fusion.check(arguments)
         layout = fusion.layouts[training]
         return forward(fusion.built(training) if layout is None else layout, *arguments, **keywords)
 
@@ -124,6 +126,7 @@ class Fusion:
         "parts",
         "paths",
         "stacks",
+        "watched",
     )
 
     def __init__(self, prepared: Prepared, owner: Owner) -> None:
@@ -136,7 +139,8 @@ class Fusion:
         self.converted = prepared.converted
         self.config = prepared.config
         self.notes = prepared.notes
-        self.parts = {id(part) for member in self.members for part in member.modules()}
+        self.parts = {id(part) for parts in prepared.group.parts for _, part in parts}
+        self.watched = self._watched()
         self.awaited = False  # whether this is a copy whose members are not all there
         self.edits = tuple(
             _FuseEdit(owner, _forwards(self.codes, place == 0), self.kernels, place == 0)
@@ -150,11 +154,7 @@ class Fusion:
 
     def original(self, *arguments: Any, **keywords: Any) -> Any:
         """Run what the members computed before: each class's own forward, on what the one before returned."""
-        first, *others = self.members
-        result = type(first).forward(first, *arguments, **keywords)
-        for member in others:
-            result = type(member).forward(member, result)
-        return result
+        return _in_turn(self.members, *arguments, **keywords)
 
     def make(self) -> None:
         """Do every edit; on an error none of them stays."""
@@ -179,9 +179,11 @@ class Fusion:
 
     def _owners(self, member: nn.Module) -> list[nn.Module]:
         """Return the parts of a member that have a stacked parameter."""
-        parts = {id(part) for part in member.modules()}
-        owners = {id(slot.owner): slot.owner for stack in self.stacks for slot in stack.slots}
-        return [owner for key, owner in owners.items() if key in parts]
+        parts = {id(part) for _, part in named_parts(member)}
+        return [owner for owner in self._all_owners() if id(owner) in parts]
+
+    def _all_owners(self) -> list[nn.Module]:
+        return list({id(slot.owner): slot.owner for stack in self.stacks for slot in stack.slots}.values())
 
     def revert(self) -> None:
         """Let every member run its own forward, on parameters in memory of their own; twice is harmless."""
@@ -195,10 +197,10 @@ class Fusion:
                     del member.__dict__[_APPLY]
                 else:
                     member.__dict__[_APPLY] = applied.prior
-            for owner in self._owners(member):
-                hooks = owner.__dict__["_load_state_dict_post_hooks"]
-                for key in [key for key, hook in hooks.items() if isinstance(hook, _Loaded) and hook.fusion is self]:
-                    del hooks[key]
+        for owner in self._all_owners():
+            hooks = owner.__dict__["_load_state_dict_post_hooks"]
+            for key in [key for key, hook in hooks.items() if isinstance(hook, _Loaded) and hook.fusion is self]:
+                del hooks[key]
         for stack in self.stacks:
             stack.split()
         for converted in reversed(self.converted):
@@ -219,6 +221,35 @@ class Fusion:
         if all(stack.holds() for stack in self.stacks):
             return None
         return "changed since: stacked parameters no longer share one memory, so each call stacks a copy of them"
+
+    def _watched(self) -> tuple[tuple[nn.Module, dict[str, Any], tuple[tuple[str, Any], ...]], ...]:
+        """Return each part of the members with its children as they are, but for what a layout calls as it is then."""
+        own = {id(part._modules) for layout in self.layouts if layout is not None for part in layout.modules()}
+        parts = (part for member in self.members for part in member.modules() if id(part._modules) not in own)
+        return tuple((part, part._modules, tuple(part._modules.items())) for part in parts)
+
+    def check(self, arguments: tuple[Any, ...]) -> None:
+        """Refuse to run past what was put into the members since, in silence; 2 µs where nothing was.
+
+        Raises:
+            ApplyError: A part is another module now, as an adapter makes it, or its weights are away.
+        """
+        for part, children, known in self.watched:
+            for name, child in known:
+                if children[name] is not child:
+                    raise self._passed(f"has another {name} by now, a {type(children[name]).__qualname__}", part)
+        if torch.compiler.is_compiling():
+            return
+        for part, _, _ in self.watched:
+            for parameter in part._parameters.values():
+                if parameter is not None and parameter.is_meta and not arguments[0].is_meta:
+                    raise self._passed("has its weights on meta, where something keeps them between calls", part)
+
+    def _passed(self, what: str, part: nn.Module) -> ApplyError:
+        return ApplyError(
+            f"a {type(part).__qualname__} {what}, and the kernel that is fused into {self.path} would pass by it",
+            hint="call kerncfg.revert(model) first, and apply again afterwards",
+        )
 
     def rejoin(self) -> None:
         """Let parameters that were moved, cast or replaced share one memory again."""
@@ -252,6 +283,7 @@ class Fusion:
         self.parts = {id(part) for member in self.members for part in member.modules()}
         self.rejoin()
         self.layouts = made.get(self.codes[0]), made.get(self.codes[1])
+        self.watched = self._watched()
 
     def built(self, training: bool) -> nn.Module:
         """Return a layout that was not there yet: of a copy whose members came one by one."""
@@ -280,9 +312,37 @@ class Fusion:
     def _await(self, codes: Pair) -> None:
         """Be without layouts until the members, which may be copied or read after this, are there."""
         self.codes = codes
-        self.layouts, self.stacks = (None, None), ()
+        self.layouts, self.stacks, self.watched = (None, None), (), ()
         self.awaited = True
         self.complete()
+
+
+class Members(nn.Module):
+    """The members of a fusion by their names, beside the model: what they computed before it, as one module."""
+
+    @classmethod
+    def of(cls, fusion: Fusion) -> Members:
+        """Hold a fusion's members."""
+        made = cls()
+        for path, member in zip(fusion.paths, fusion.members, strict=True):
+            made.add_module(path.rpartition(".")[2], member)
+        return made
+
+    def members(self) -> tuple[nn.Module, ...]:
+        """Return the members, in the order in which they are called."""
+        return tuple(self.children())
+
+    def forward(self, *arguments: Any, **keywords: Any) -> Any:
+        """Run each class's own forward, on what the one before returned."""
+        return _in_turn(self.members(), *arguments, **keywords)
+
+
+def _in_turn(members: Sequence[nn.Module], *arguments: Any, **keywords: Any) -> Any:
+    first, *others = members
+    result = type(first).forward(first, *arguments, **keywords)
+    for member in others:
+        result = type(member).forward(member, result)
+    return result
 
 
 class _Applied:

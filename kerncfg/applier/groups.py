@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
     from kerncfg.applier.adapters import LayerClass, Site, Sites
 
-__all__ = ["Group", "check_conflicts", "groups", "inner"]
+__all__ = ["Group", "Parts", "check_conflicts", "groups", "inner", "named_parts"]
+
+Parts = list[tuple[str, "nn.Module"]]  # modules by their paths from one of them
 
 _SHOWN = 8  # names of a list in a message
 
@@ -30,6 +32,10 @@ class Group:
     paths: tuple[str, ...]
     modules: tuple[nn.Module, ...]
     layers: tuple[LayerClass, ...]
+    parts: tuple[Parts, ...] = field(init=False)  # of each member, itself and all in it
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parts", tuple(map(named_parts, self.modules)))
 
     @classmethod
     def of(cls, site: Site) -> Group:
@@ -41,6 +47,22 @@ class Group:
     def path(self) -> str:
         """The path of the first member, which runs the kernel."""
         return self.paths[0]
+
+
+def named_parts(module: nn.Module) -> Parts:
+    """Return what `named_modules()` yields, in a fifth of the time: a hundred layers are asked several times."""
+    found: Parts = []
+    seen = {id(module)}
+
+    def visit(part: nn.Module, path: str) -> None:
+        found.append((path, part))
+        for name, child in part._modules.items():
+            if child is not None and id(child) not in seen:
+                seen.add(id(child))
+                visit(child, f"{path}.{name}" if path else name)
+
+    visit(module, "")
+    return found
 
 
 def groups(root: nn.Module, members: Sequence[tuple[str, str]], sites: Sites | None = None) -> tuple[Group, ...]:
@@ -169,8 +191,7 @@ def _check_apart(found: Iterable[Group]) -> None:
 
 def inner(group: Group) -> set[int]:
     """Return the ids of all modules inside the members, which the fused kernel may pass by."""
-    members = set(map(id, group.modules))
-    return {id(part) for module in group.modules for part in module.modules()} - members
+    return {id(part) for parts in group.parts for path, part in parts if path}
 
 
 def check_conflicts(fusions: Mapping[str, Sequence[Group]], matched: Mapping[int, str]) -> None:

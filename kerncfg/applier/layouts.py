@@ -25,6 +25,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import nn
 
+from kerncfg.applier.groups import named_parts
 from kerncfg.applier.stacking import Slot
 
 __all__ = ["Conversion", "Convertible", "Layout", "Scheme", "Unfit", "companion", "scheme"]
@@ -99,10 +100,11 @@ def scheme(
     Raises:
         Unfit: One has no source, or a parameter of a member would go unused.
     """
-    inside = {id(part) for member in members for part in member.modules()}
+    every = [named_parts(member) for member in members]
+    inside = {id(part) for parts in every for _, part in parts}
     slots: dict[str, Slot] = {}
-    for name, member in zip(names, members, strict=True):
-        for path, part in member.named_modules():
+    for name, parts in zip(names, every, strict=True):
+        for path, part in parts:
             for key, value in (*part._parameters.items(), *part._buffers.items()):
                 if value is not None:
                     slots[f"{name}.{path}.{key}" if path else f"{name}.{key}"] = Slot(part, key)
@@ -143,7 +145,7 @@ def _identical(layout: nn.Module, own: Mapping[str, Slot], found: Scheme) -> Non
     for name, slot in own.items():
         if (same := stock.get(id(slot.get()))) is not None:
             found.take(name, [same], stack=False)
-    held = {id(part) for part in layout.modules()}
+    held = {id(part) for _, part in named_parts(layout)}
     found.used.update(name for name, slot in found.slots.items() if id(slot.owner) in held)
 
 

@@ -6,7 +6,7 @@ import html
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Self
 
 __all__ = ["STATUSES", "Report", "ReportRow"]
 
@@ -59,6 +59,12 @@ class Report:
             "idle": dict(self.idle),
             "absent": list(self.absent),
         }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Build a report from the plain data of `to_dict`."""
+        rows = tuple(ReportRow(**row) for row in data["rows"])
+        return cls(rows=rows, notes=tuple(data["notes"]), idle=dict(data["idle"]), absent=tuple(data["absent"]))
 
     def __str__(self) -> str:
         lines = [_COLUMNS, *self._groups()]

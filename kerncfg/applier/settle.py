@@ -12,6 +12,7 @@ from kerncfg.applier.attending import AttentionSite, attention_claims, decide_at
 from kerncfg.applier.attention import Attended, attend_parts, parts
 from kerncfg.applier.bind import Edit, Owner, bind, bound, is_plain, unbind
 from kerncfg.applier.decide import Decided, Decisions
+from kerncfg.applier.edits import FUSION
 from kerncfg.applier.findings import Findings, Outcome, check
 from kerncfg.applier.functions import FunctionDecisions, FunctionSite, function_claims
 from kerncfg.applier.fuse import fuse
@@ -52,7 +53,7 @@ class Settled:
                 undo.callback(fusion.revert)
             _bind(self.sites.modules, self.decided, self.function_edits(), undo.callback)
             if wanted := [one.wanted for one in self.attention if one.wanted is not None]:
-                self.attended = attend_parts(root, wanted)
+                self.attended = attend_parts(root, wanted, owner=self.owner)
             undo.pop_all()
 
     def function_edits(self) -> list[tuple[nn.Module, Edit]]:
@@ -91,8 +92,12 @@ def settle(plan: Plan, root: nn.Module, modes: tuple[Mode, Mode], owner: Owner) 
     steps |= {id(one.claim[0]): one.claim[0] for one in called}
     steps |= {id(step): step for step, own in grouped.values() if own} | {id(step): step for _, step in attending}
     decisions.admit([*steps.values()], root)
-    fusions = decide_fusions(root, {**grouped, **alone(sites, taken, decisions)}, decisions)
-    called, notes = release(sites, taken, called, fusions)
+    fusions = decide_fusions(root, grouped, decisions)
+    called, left = release(sites, taken, called, fusions)
+    lone = alone(root, sites, taken, decisions)
+    called, inside = release(sites, taken, called, lone)
+    fusions += lone
+    left = {name: "; ".join(filter(None, (left.get(name), inside.get(name)))) for name in {**left, **inside}}
     decided = decisions.decide(sites, taken)
     functions = FunctionDecisions(decisions).decide_functions(called, decided, taken) if called else []
     attention = decide_attention(attending, decisions)
@@ -101,7 +106,7 @@ def settle(plan: Plan, root: nn.Module, modes: tuple[Mode, Mode], owner: Owner) 
         *(Outcome(one.step, one.swaps, one.verdicts) for one in fusions),
         *(Outcome(one.step, one.swaps, one.verdicts) for one in attention),
     ]
-    findings = check(plan, sites, taken, decided, outcomes, decisions.hints, notes)
+    findings = check(plan, sites, taken, decided, outcomes, decisions.hints, left)
     return Settled(
         owner=owner,
         modes=modes,
@@ -135,7 +140,8 @@ def _bind(
     plain: dict[type, bool] = {}
     for module, decided in zip(modules, outcomes, strict=True):
         count += 1
-        if decided is not None and (decided.swaps or bound(module) is not None):
+        # An earlier fusion's member stays: its own forward, beside another that hands on, would be half of the two.
+        if decided is not None and (decided.swaps or (bound(module) is not None and FUSION not in module.__dict__)):
             if (cls := type(module)) not in plain:
                 plain[cls] = is_plain(cls)
             bind(module, decided.edit, plain[cls])

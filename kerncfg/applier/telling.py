@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kerncfg.applier.bind import Edit, running
@@ -58,7 +59,12 @@ def _fused(one: FusionSite, modes: tuple[Mode, Mode]) -> ReportRow:
 def _attention(settled: Settled) -> Iterator[ReportRow]:
     live = iter(settled.attended.rows if settled.attended is not None else ())
     for one in settled.attention:
-        yield next(live) if one.wanted is not None and settled.attended is not None else _kept(one, settled.modes)
+        if one.wanted is None or settled.attended is None:
+            yield _kept(one, settled.modes)
+            continue
+        row, verdict = next(live), one.verdicts[one.part.module.training]
+        as_settled = row.reason == verdict.reason  # else it says what came between
+        yield replace(row, status=verdict.status) if as_settled else row
 
 
 def _kept(one: AttentionSite, modes: tuple[Mode, Mode]) -> ReportRow:

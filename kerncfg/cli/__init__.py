@@ -13,7 +13,7 @@ import click
 from kerncfg.cli.completing import prepare
 from kerncfg.cli.configs import schema, show, validate
 from kerncfg.cli.importing import import_
-from kerncfg.cli.jobs import bench, run, verify
+from kerncfg.cli.jobs import bench, compare, report, run, verify
 from kerncfg.cli.locks import fetch, lock
 from kerncfg.cli.machines import completion, doctor
 from kerncfg.cli.plans import diff, explain, plan
@@ -34,8 +34,24 @@ def program() -> None:
     """
 
 
-_PLANNING = (plan, explain, diff, lock, fetch)
-for command in (*_PLANNING, run, verify, bench, show, validate, import_, schema, doctor, completion):
+for command in (
+    plan,
+    explain,
+    diff,
+    lock,
+    fetch,
+    run,
+    verify,
+    bench,
+    report,
+    compare,
+    show,
+    validate,
+    import_,
+    schema,
+    doctor,
+    completion,
+):
     program.add_command(command)
 
 

@@ -1,4 +1,4 @@
-"""`kerncfg run`: the main job, and sweeps of it; `verify` and `bench`: one half of it, without a folder."""
+"""`kerncfg run`, and its sweeps; `verify` and `bench`: one half of it; `report` and `compare`: pages about runs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import click
 
 from kerncfg.cli import completing
-from kerncfg.cli.words import asking, code, data, locking, overrides_in, told, trusting
+from kerncfg.cli.words import as_data, asking, code, data, locking, overrides_in, told, trusting
 
 if TYPE_CHECKING:
     from kerncfg.run import Outcome
 
-__all__ = ["bench", "run", "verify"]
+__all__ = ["bench", "compare", "report", "run", "verify"]
 
 _FEW = 3  # rows with one reason that a line names
 
@@ -40,7 +40,7 @@ def run(
     both are. All of it is kept in a folder of the run.
     """
     from kerncfg import run as job
-    from kerncfg.cli.tables import print_stage, print_sweep
+    from kerncfg.cli.tables import print_stage, print_sweep, shown
 
     def show(outcome: Outcome, stage: str) -> None:
         if stage == "start":
@@ -49,7 +49,8 @@ def run(
         elif stage == "end":
             if outcome.error is not None:
                 click.echo(f"error: {told(outcome.error)}", err=True)
-            for line in (*_idle(outcome), f"{'passed' if outcome.passed else 'failed'}: {outcome.folder}"):
+            page = (f"page: {outcome.page}",) if outcome.page else ()
+            for line in (*page, *_idle(outcome), f"{'passed' if outcome.passed else 'failed'}: {outcome.folder}"):
                 click.echo(line, err=as_json)
         elif not as_json:
             print_stage(outcome, stage)
@@ -63,6 +64,8 @@ def run(
         data({"runs": [outcome.to_dict() for outcome in outcomes]})
     elif multirun:
         print_sweep(outcomes)
+        if len({outcome.home.parent for outcome in outcomes}) == 1:
+            click.echo(f"next to each other: kerncfg compare {shown(outcomes[0].home.parent)}", err=True)
     codes = [0 if outcome.passed else 1 if outcome.error is None else code(outcome.error) for outcome in outcomes]
     return max(codes, default=0)
 
@@ -74,9 +77,9 @@ def run(
 def verify(
     words: tuple[str, ...], config_dir: Path | None, as_json: bool, trust: tuple[str, ...], lock: Path | None
 ) -> int:
-    """Compare each swapped kernel, and the whole model, with the original.
+    """Compare each swapped kernel with what it replaces.
 
-    Builds the model and applies the plan. Exits with 1 where a kernel computes something else.
+    Builds the model, applies the plan, and takes the whole model too. Exits with 1 where a kernel computes something else.
     """
     return _checked("verification", words, config_dir, as_json, trust, lock)
 
@@ -88,9 +91,9 @@ def verify(
 def bench(
     words: tuple[str, ...], config_dir: Path | None, as_json: bool, trust: tuple[str, ...], lock: Path | None
 ) -> int:
-    """Measure each swapped kernel, and the whole model, against the original.
+    """Measure each swapped kernel against what it replaces.
 
-    Builds the model and applies the plan. Exits with 1 where something cannot be measured.
+    Builds the model, applies the plan, and takes the whole model too. Exits with 1 where something cannot be measured.
     """
     return _checked("measurement", words, config_dir, as_json, trust, lock)
 
@@ -116,6 +119,51 @@ def _checked(
             click.echo(line, err=True)
     if outcome.error is not None:
         click.echo(f"error: {told(outcome.error)}", err=True)
+    return 0 if found.passed else 1
+
+
+def _made(output: Path, as_json: bool) -> None:
+    click.echo(f"page: {output}", err=as_json)
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="Where the page goes; by default DIR/report.html."
+)
+def report(folder: Path, output: Path | None) -> None:
+    """Make one HTML page of a run's folder.
+
+    The page holds what the run did, why, what it verified and how fast it was. It needs no network and no other file.
+    """
+    from kerncfg.page.report import report as made
+
+    _made(made(folder, output), False)
+
+
+@click.command()
+@click.argument("folders", nargs=-1, type=click.Path(path_type=Path), metavar="DIR...")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Where the page goes; by default compare.html in the one DIR.",
+)
+@as_data
+def compare(folders: tuple[Path, ...], output: Path | None, as_json: bool) -> int:
+    """Compare the runs of a sweep, or of several folders.
+
+    Prints one line for each run, and makes one HTML page of all. The exit code is 1 if one of them failed.
+    """
+    from kerncfg.page.sweep import compare as made
+
+    place = output or (folders[0] if len(folders) == 1 else Path()) / "compare.html"
+    found = made(*folders, output=place)
+    if as_json:
+        data(found.to_dict())
+    else:
+        click.echo(str(found))
+    _made(place, as_json)
     return 0 if found.passed else 1
 
 

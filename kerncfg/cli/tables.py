@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kerncfg.documents.plan import Plan
     from kerncfg.run import Outcome
 
-__all__ = ["print_diagnosis", "print_plan", "print_stage", "print_sweep"]
+__all__ = ["print_diagnosis", "print_plan", "print_stage", "print_sweep", "shown"]
 
 _STYLES = {"kernel": "green", "original": "", "else": "dim", "refused": "yellow"}
 _STYLES |= {"ok": "green", "warn": "yellow", "error": "bold red"}
@@ -91,12 +91,13 @@ def print_sweep(outcomes: Sequence[Outcome]) -> None:
         model = outcome.measurement.model if outcome.measurement else None
         speedup = f"{model.speedup:.2f}" if model and model.speedup is not None else "-"
         cells = (str(outcome.number), " ".join(outcome.swept), swapped, "yes" if outcome.passed else "NO", speedup)
-        table.add_row(*map(Text, (*cells, _shown(outcome.folder) if outcome.folder else "-")))
+        table.add_row(*map(Text, (*cells, shown(outcome.home))))
     out = console()
     out.print(Text("\nsweep", style="bold"))
     out.print(table)
 
 
-def _shown(folder: Path) -> str:
+def shown(folder: Path) -> str:
+    """Return a folder as it is typed from here."""
     here = Path.cwd()
     return str(folder.relative_to(here)) if folder.is_relative_to(here) else str(folder)

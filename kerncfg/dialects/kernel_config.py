@@ -16,7 +16,7 @@ from kerncfg.documents.reference import KernelRef, is_folder
 from kerncfg.documents.target import MODE_PREFERENCE, Mode
 from kerncfg.errors import ConfigError, Issue
 
-__all__ = ["from_kernel_config"]
+__all__ = ["check_rows", "from_kernel_config"]
 
 _FALLBACK = "fallback"
 _MODES: Mapping[frozenset[str], str] = {
@@ -64,8 +64,24 @@ def from_kernel_config(
         document["attention"] = {"default": attention}
     if reader.issues:
         raise ConfigError(reader.issues)
-    validate(document["kernels"], "kernels", prefix=("kernels",))
+    check_rows(document)
     return document
+
+
+def check_rows(document: Mapping[str, Any]) -> None:
+    """Check the rows of a document, of every kind.
+
+    Raises:
+        ConfigError: Some are not valid; it holds every fault.
+    """
+    issues: list[Issue] = []
+    for node in ("kernels", "fusions", "attention"):
+        try:
+            validate(document.get(node) or {}, node, prefix=(node,))
+        except ConfigError as error:
+            issues += error.issues
+    if issues:
+        raise ConfigError(issues)
 
 
 class _Reader:

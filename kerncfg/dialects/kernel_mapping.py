@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kerncfg.compiler.normalise import normalise
-from kerncfg.compiler.schema import validate
 from kerncfg.compiler.tree import KeyPath, spell
+from kerncfg.dialects.kernel_config import check_rows
 from kerncfg.documents.config import ANY, Candidate, KernelRef, Row
 from kerncfg.documents.plan import Plan
 from kerncfg.documents.target import Mode
@@ -24,6 +24,9 @@ _UNSAID = object()  # what stands for a kernel that cannot be said; `None` stand
 _BARE: Mapping[str, Any] = {
     "enabled": True,
     "inherited": {},
+    "kernels": {},
+    "fusions": {},
+    "attention": {},
     "policy": {"fallback": "original", "strict": False, "require_pin": False, "verify": {}},
     "trust": {"publishers": {}, "repositories": {}, "allow_all_kernels": False},
 }
@@ -45,7 +48,7 @@ def to_kernel_config(source: Mapping[str, Any] | Plan) -> dict[str, Any]:
         inherit = False
     else:
         kernels = source.get("kernels", {})
-        validate(kernels, "kernels", prefix=("kernels",))
+        check_rows(source)
         inherit = kernels.get("inherit_mapping") is not False
         writer.nodes(source)
         mapping = dict(writer.rows(kernels, inherit)) | dict(writer.fusions(source.get("fusions") or {}))
@@ -109,10 +112,9 @@ class _Writer:
         """Yield each fusion under the pairs of its members."""
         for name, fusion in said.items():
             row = {key: value for key, value in fusion.items() if key != "members"}
-            found = normalise({**_BARE, "kernels": {name: row}}).rows.get(name)
-            if found is not None:
-                members = tuple((member[0], member[1]) for member in fusion["members"])
-                yield from ((members, value) for _, value in self.row(("fusions", name), found, False, row))
+            found = normalise({**_BARE, "fusions": {name: fusion}}).fusions[name]
+            members = tuple((member.name, member.path) for member in found.members)
+            yield from ((members, value) for _, value in self.row(("fusions", name), found, False, row))
 
     def cell(self, path: KeyPath, modes: Mapping[Mode, Sequence[Candidate]]) -> Any:
         """Return what one device runs: it must be one kernel without conditions, the same in every mode."""

@@ -245,8 +245,13 @@ class Lock:
         return cls(pins={pin.ref: pin for pin in pins})
 
     def save(self, path: str | Path) -> None:
-        """Write the lock as JSON."""
-        Path(path).write_text(self.to_json(), encoding="utf-8", newline="\n")
+        """Write the lock as JSON, at once or not at all."""
+        part = Path(path).with_name(f".{Path(path).name}.part")
+        try:
+            part.write_text(self.to_json(), encoding="utf-8", newline="\n")
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
 
     def moved(self, now: Lock) -> Iterator[str]:
         """Yield a line for each reference whose answer is another now: `org/repo@v3: v3: 1a2b… → 9f8e…`.

@@ -41,7 +41,7 @@ def bench(bindings: Bindings, inputs: Mapping[str, Any], *, seconds: float = 0.5
     rows: list[TimedRow] = []
     whole: dict[Mode, Timing] = {}
     generation = None
-    parts = [binding.module for binding in bindings.sites]
+    parts = [part for binding in bindings.sites for part in binding.modules]
     with undisturbed(bindings.model, parts), _no_collections():
         for mode in measured_modes(bindings):
             bindings.model.train(mode.training)
@@ -195,7 +195,7 @@ class _Site:
         return calls is None or calls() > self._before or self.contest.reason is not None
 
     def block(self) -> None:
-        module = self.sample.binding.module
+        module = self.sample.binding.whole
         with state_kept(module) as changes:
             self.contest.block()
         weights = {name for name, _ in module.named_parameters()}
@@ -220,7 +220,7 @@ class _Site:
     def _call(self, forward: Callable[..., Any]) -> _Call:
         sample, training = self.sample, self._mode.training
         inputs = (sample.args, dict(sample.kwargs))
-        return _Call(forward=forward, module=sample.binding.module, inputs=inputs, training=training)
+        return _Call(forward=forward, module=sample.binding.whole, inputs=inputs, training=training)
 
 
 def _whole(bindings: Bindings, inputs: Mapping[str, Any], mode: Mode, seconds: float) -> Contest:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from kerncfg.applier.bind import Edit, Owner, bind, unbind
 from kerncfg.errors import ApplyError
 from kerncfg.evidence.contents import Opaque, Shell, cloned, contents, copied, one_line, shape_of, tensors_of
 from kerncfg.evidence.keeping import undisturbed
@@ -62,7 +61,7 @@ class Sample:
         return ", ".join([*shapes[:_SHAPES], *(["…"] if len(shapes) > _SHAPES else [])]) or "none"
 
     def _tensors(self) -> list[torch.Tensor]:
-        module = self.binding.module
+        module = self.binding.whole
         return [*tensors_of((self.args, dict(self.kwargs))), *module.parameters(), *module.buffers()]
 
     def kernels(self, modes: tuple[Mode, ...]) -> dict[Kernel, tuple[Mode, ...]]:
@@ -129,11 +128,7 @@ def measured_modes(bindings: Bindings) -> tuple[Mode, ...]:
 @contextmanager
 def originals(bindings: Bindings) -> Iterator[None]:
     """Let every swapped site run the model's own forward, in whatever is wrapped around it."""
-    edit = Edit(Owner.of("evidence"), (None, None), (None, None))
-    with ExitStack() as undo:
-        for module in {id(binding.module): binding.module for binding in bindings.sites}.values():
-            bind(module, edit)
-            undo.callback(unbind, module, edit)
+    with bindings.originals():
         yield
 
 
@@ -198,12 +193,11 @@ class Forgetful:
 
 
 def _likeness(binding: Binding, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
-    module = binding.module
     return (
         binding.name,
         tuple(binding.kernels.items()),
-        type(module),
-        tuple((name, tensor.dtype, tensor.shape) for name, tensor in module.named_parameters()),
+        tuple(map(type, binding.modules)),
+        tuple((name, tensor.dtype, tensor.shape) for name, tensor in binding.whole.named_parameters()),
         tuple((place, _kind(part)) for place, part in input_contents(args, kwargs, objects=False).items()),
     )
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Self
 
 from kerncfg.evidence.timed import Generation, Measurement, Spoken, TimedModel, TimedRow, Timing
-from kerncfg.evidence.wording import SCHEMA, path_of, plain, share, short, table, told, word
+from kerncfg.evidence.wording import SCHEMA, path_of, plain, share, short, table, told, values, word
 
 if TYPE_CHECKING:
     from kerncfg.evidence.judge import Difference
@@ -56,6 +56,11 @@ class Check:
     def to_dict(self) -> dict[str, Any]:
         """Return the check as plain data."""
         return {item.name: plain(getattr(self, item.name)) for item in fields(self)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Build the check from the plain data of `to_dict`."""
+        return cls(**_values(data))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +128,11 @@ class Whole:
         found = {item.name: plain(getattr(self, item.name)) for item in fields(self)}
         return {**found, "alone": [one.to_dict() for one in self.alone]}
 
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Build the comparison from the plain data of `to_dict`."""
+        return cls(**_values(data))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
@@ -165,6 +175,17 @@ class Verification:
             "removed": [dict(zip(("name", "kernel", "reason"), one, strict=True)) for one in self.removed],
             "notes": list(self.notes),
         }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Build it from the plain data of `to_dict`."""
+        model = data["model"]
+        return cls(
+            rows=tuple(map(Row.from_dict, data["rows"])),
+            model=Whole.from_dict(model) if model else None,
+            removed=tuple((one["name"], one["kernel"], one["reason"]) for one in data["removed"]),
+            notes=tuple(data["notes"]),
+        )
 
     def __str__(self) -> str:
         heads = (
@@ -212,3 +233,13 @@ def _words(row: Row) -> Iterator[str]:
         yield "not repeatable: two runs on the same inputs gave different bits"
     if row.reference != "float64":
         yield row.reference
+
+
+def _values(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return plain data as the values that it was made of."""
+    parts: dict[str, Any] = {"backward": Check.from_dict, "alone": _alone}
+    return values(data, parts)
+
+
+def _alone(data: Sequence[Mapping[str, Any]]) -> tuple[Alone, ...]:
+    return tuple(Alone(**values(one, {})) for one in data)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
-from kerncfg.evidence.wording import SCHEMA, path_of, plain, table, told
+from kerncfg.evidence.wording import SCHEMA, path_of, plain, table, told, values
 
 __all__ = ["Generation", "Measurement", "Spoken", "TimedModel", "TimedRow", "Timing"]
 
@@ -35,6 +36,11 @@ class Timing:
     def to_dict(self) -> dict[str, Any]:
         """Return the timing as plain data."""
         return {item.name: plain(getattr(self, item.name)) for item in fields(self)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Build the timing from the plain data of `to_dict`."""
+        return cls(**values(data, {"training": Timing.from_dict}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +94,11 @@ class Generation:
         """Return the generation as plain data."""
         return {item.name: plain(getattr(self, item.name)) for item in fields(self)}
 
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Build the generation from the plain data of `to_dict`."""
+        return cls(**values(data, {"prefill": Spoken.from_dict, "decode": Spoken.from_dict}))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
@@ -114,6 +125,17 @@ class Measurement:
             "generation": self.generation.to_dict() if self.generation else None,
             "notes": list(self.notes),
         }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Build it from the plain data of `to_dict`."""
+        model, generation = data["model"], data["generation"]
+        return cls(
+            rows=tuple(map(TimedRow.from_dict, data["rows"])),
+            model=TimedModel.from_dict(model) if model else None,
+            generation=Generation.from_dict(generation) if generation else None,
+            notes=tuple(data["notes"]),
+        )
 
     def __str__(self) -> str:
         heads = (

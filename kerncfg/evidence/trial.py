@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -95,14 +94,14 @@ def in_float64(
 ) -> Trial:
     """Run the original on a copy of its module in float64: inputs, weights and everything in between."""
     try:
-        module = own_copy(sample.binding.module).train(training)
+        module = own_copy(sample.binding.whole).train(training)
         args, kwargs = widened((sample.args, dict(sample.kwargs)))
     except FOREIGN as error:  # a module that cannot be copied is verified without a reference
         return Trial(fault=f"no copy of it can be made: {one_line(error)}")
     wide = replace(sample, args=args, kwargs=kwargs)
     given = {place: gradient.double() for place, gradient in upstream.items()}
     with Wide():  # type: ignore[no-untyped-call]
-        forward = MethodType(type(module).forward, module)
+        forward = sample.binding.original(module)
         return attempt(forward, module, wide, seed=seed, training=training, upstream=given, grad=grad)
 
 

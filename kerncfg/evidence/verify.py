@@ -44,7 +44,7 @@ def verify(bindings: Bindings, inputs: Mapping[str, Any], policy: Mapping[str, A
     captured = capture(bindings, inputs)
     modes = measured_modes(bindings)
     findings: dict[tuple[int, Kernel], list[_Finding]] = {}
-    with undisturbed(bindings.model, [binding.module for binding in bindings.sites]):
+    with undisturbed(bindings.model, [part for binding in bindings.sites for part in binding.modules]):
         for mode in modes:
             bindings.model.train(mode.training)
             with originals(bindings):
@@ -105,12 +105,12 @@ def _compared(sample: Sample, mode: Mode, thresholds: Thresholds) -> _Finding:
     binding, training, grad = sample.binding, mode.training, False
     owns, kernels, truths = [], [], []
     for seed in _SEEDS:
-        own = attempt(binding.original(), binding.module, sample, seed=seed, training=training, grad=grad)
+        own = attempt(binding.original(), binding.whole, sample, seed=seed, training=training, grad=grad)
         if own.fault and not (training or grad):
             grad = True  # a layer that differentiates in its own forward cannot run without
-            own = attempt(binding.original(), binding.module, sample, seed=seed, training=training, grad=grad)
+            own = attempt(binding.original(), binding.whole, sample, seed=seed, training=training, grad=grad)
         given: dict[str, Any] = {"seed": seed, "training": training, "grad": grad, "upstream": own.upstream}
-        kernel = attempt(binding.forward(mode), binding.module, sample, **given)
+        kernel = attempt(binding.forward(mode), binding.whole, sample, **given)
         owns.append(own)
         kernels.append(kernel)
         finding.hazards += [hazard for hazard in _hazards(own, kernel) if hazard not in finding.hazards]

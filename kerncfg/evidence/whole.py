@@ -54,7 +54,7 @@ def whole(bindings: Bindings, inputs: Mapping[str, Any], modes: Sequence[Mode], 
     """
     swapping = [mode for mode in modes if any(site.kernels.get(mode) for site in bindings.sites)]
     first: tuple[_Comparison, Whole] | None = None
-    with undisturbed(bindings.model, [site.module for site in bindings.sites]) as again:
+    with undisturbed(bindings.model, [part for site in bindings.sites for part in site.modules]) as again:
         for mode in swapping:
             comparison = _Comparison(bindings, inputs, mode, thresholds, again)
             row = comparison.row(first and first[0])
@@ -188,10 +188,10 @@ class _Comparison:
         stack.enter_context(originals(self._bindings))
         for site in self._bindings.sites:
             if (site.name, site.kernels.get(mode)) == (name, kernel):
-                forward = site.forwards[mode]
-                edit = Edit(owner, (forward, forward), (kernel, kernel))
-                bind(site.module, edit)
-                stack.callback(unbind, site.module, edit)
+                for module, forward in site.runs(mode):
+                    edit = Edit(owner, (forward, forward), (kernel, kernel))
+                    bind(module, edit)
+                    stack.callback(unbind, module, edit)
         return stack
 
     def _moved(self, number: int) -> ExitStack:
@@ -210,7 +210,7 @@ class _Comparison:
 
         generator = torch.Generator().manual_seed(number)
         for site in self._bindings.sites:
-            stack.callback(site.module.register_forward_hook(hook).remove)
+            stack.callback(site.modules[-1].register_forward_hook(hook).remove)
         return stack
 
     def _truth(self, keeping: AbstractContextManager[Any] | None = None) -> tuple[str, Parts | None]:

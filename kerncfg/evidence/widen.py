@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kerncfg.applier.bind import unbind_all
+from kerncfg.applier.apply import revert
 from kerncfg.errors import KerncfgWarning
 from kerncfg.evidence.contents import copied
 
@@ -39,8 +39,7 @@ def own_copy(module: nn.Module) -> nn.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", KerncfgWarning)  # it says that a copy lost its kernel, which is the aim
         made = copy.deepcopy(module, _doubles(module))
-    for part in made.modules():
-        unbind_all(part)
+    revert(made)
     return made.double()
 
 

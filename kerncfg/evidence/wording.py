@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from kerncfg.evidence.judge import number
 
-__all__ = ["SCHEMA", "listed", "path_of", "plain", "share", "short", "table", "told", "word"]
+__all__ = ["SCHEMA", "listed", "path_of", "plain", "share", "short", "table", "told", "values", "word"]
+
+_NO_NUMBERS = ("nan", "inf", "-inf")  # what JSON has no number for
 
 SCHEMA = 1  # of the documents of `verify` and `bench`
 
@@ -63,3 +65,16 @@ def plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return list(value)
     return number(value) if isinstance(value, float) else value
+
+
+def values(data: Mapping[str, Any], parts: Mapping[str, Callable[[Any], Any]]) -> dict[str, Any]:
+    """Return plain data as the values that `plain` was given; `parts` reads what is a document of its own."""
+    found: dict[str, Any] = {}
+    for key, value in data.items():
+        if key in parts and value is not None:
+            found[key] = parts[key](value)
+        elif isinstance(value, list):
+            found[key] = tuple(value)
+        else:
+            found[key] = float(value) if isinstance(value, str) and value in _NO_NUMBERS else value
+    return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["missing"]
 
+_PARSING = threading.Lock()  # Python 3.11 counts the depth of all threads' trees together, and may raise SystemError
 _MADE_BY_CODE = re.compile(r"\b(globals|setattr|vars|locals|exec)\(")
 
 
@@ -68,7 +70,10 @@ def _parsed(file: Path) -> ast.Module | None:
     """Return a file's syntax tree; a file that cannot be read or parsed is left to the import, which says why."""
     try:
         text = file.read_text(encoding="utf-8")
-        return None if _MADE_BY_CODE.search(text) else ast.parse(text)
+        if _MADE_BY_CODE.search(text):
+            return None
+        with _PARSING:
+            return ast.parse(text)
     except (OSError, ValueError, SyntaxError, RecursionError):
         return None
 

@@ -49,12 +49,14 @@ class Swap:
 
 
 class Held:
-    """What was done to one module: the configurations it holds now, by attribute, and the name they need."""
+    """What was done to one module, by which apply: the configurations it holds now, by attribute, and their name."""
 
-    __slots__ = ("below", "leases", "swaps")
+    __slots__ = ("below", "leases", "owner", "swaps")
 
-    def __init__(self, swaps: dict[str, Swap], leases: tuple[Lease, ...], below: Held | None = None) -> None:
-        self.swaps, self.leases, self.below = swaps, leases, below
+    def __init__(
+        self, swaps: dict[str, Swap], leases: tuple[Lease, ...], below: Held | None = None, owner: Any = None
+    ) -> None:
+        self.swaps, self.leases, self.below, self.owner = swaps, leases, below, owner
         for lease in leases:
             lease.holds += 1
 
@@ -86,10 +88,10 @@ class Held:
                 lease.close()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Held:
-        return Held(deepcopy(self.swaps, memo), deepcopy(self.leases, memo), deepcopy(self.below, memo))
+        return Held(deepcopy(self.swaps, memo), deepcopy(self.leases, memo), deepcopy(self.below, memo), self.owner)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Held, (self.swaps, self.leases, self.below)
+        return Held, (self.swaps, self.leases, self.below, self.owner)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,12 +102,13 @@ class Edits:
     before: Mapping[int, str | None]
     modules: list[tuple[nn.Module, dict[str, Swap]]]
     leases: tuple[Lease, ...]
+    owner: Any = None
     done: list[tuple[nn.Module, Held]] = field(default_factory=list)
 
     def do(self) -> None:
         """Give every module its private configurations."""
         for module, swaps in self.modules:
-            held = Held(swaps, self.leases, Held.of(module))
+            held = Held(swaps, self.leases, Held.of(module), self.owner)
             self.done.append((module, held))
             held.put(module)
 

@@ -11,7 +11,7 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import FunctionType
+from types import FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -104,6 +104,8 @@ def _form(code: Any, mask: str) -> Form:
             kind="",
             fault=f"an attention kernel is no {what}, expected a function or what offers flash_attn_varlen_func",
         )
+    if (name := getattr(code, "__name__", None)) in _FLASH:
+        return _flash(SimpleNamespace(__qualname__=name, **{name: code}))  # one function of a kernel, named by itself
     parameters = _parameters(code)
     if parameters is None:
         return Form(kind="", fault=f"the signature of {called(code)} cannot be read")

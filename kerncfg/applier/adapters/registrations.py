@@ -1,6 +1,6 @@
 """What transformers' decorators say of classes and functions, read from the source of the module they stand in.
 
-Without a fitting `kernels` package these decorators leave no trace, so the source is parsed. Decorators are told by
+Without a fitting `kernels` package these decorators leave no trace, so the source is read. Decorators are told by
 what their name means in that module, never by how it is spelled there.
 """
 
@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
+
+from kerncfg.applier.adapters.statements import Decorated, decorated, has_statement, source_lines
 
 __all__ = ["HOME", "declarations", "marked", "registration"]
 
@@ -42,10 +44,18 @@ class _Statement:
     calls: tuple[ast.expr, ...]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Source:
+    """What the source of a module says; another list of its lines means that it has changed."""
+
+    lines: list[str]
+    statements: dict[str, list[_Statement]]
+
+
 _lock = threading.RLock()
 _names: WeakKeyDictionary[Any, str | None] = WeakKeyDictionary()
 _calls: WeakKeyDictionary[type, Mapping[str, str]] = WeakKeyDictionary()
-_statements: dict[str, tuple[str, dict[str, list[_Statement]]]] = {}
+_sources: dict[str, _Source] = {}
 
 
 def registration(thing: Any) -> str | None:
@@ -80,7 +90,6 @@ def marked(thing: Any) -> str | None:
 
 
 def _declared(nodes: Sequence[ast.expr], module: ModuleType) -> Iterator[tuple[str, str]]:
-    source = _parsed(module) or {}
     for node in nodes:
         if isinstance(node, ast.List | ast.Tuple):
             yield from _declared(node.elts, module)
@@ -88,11 +97,19 @@ def _declared(nodes: Sequence[ast.expr], module: ModuleType) -> Iterator[tuple[s
         value = _meaning(node, module)
         for one in value if isinstance(value, list | tuple) else [value]:
             # By the statement of that name in this source first: what stands under the name now may be another's.
-            here = source.get(node.id, []) if isinstance(node, ast.Name) else []
+            here = _here(node.id, module) if isinstance(node, ast.Name) else []
             name = _pick(here, one).name if here else marked(one) or registration(one)
             if name is not None:
                 spelled = [node.id] if here and isinstance(node, ast.Name) else []
                 yield from ((known, name) for known in spelled or _known_as(one, module))
+
+
+def _here(name: str, module: ModuleType) -> list[_Statement]:
+    """Return the statements of a name in a module's source; one without decorators is not read, but found."""
+    if (source := _read(module)) is None:
+        return []
+    bare = [_Statement(range(0), None, ())]
+    return source.statements.get(name) or (bare if has_statement("".join(source.lines), name) else [])
 
 
 def _known_as(value: Any, module: ModuleType) -> list[str]:
@@ -102,9 +119,9 @@ def _known_as(value: Any, module: ModuleType) -> list[str]:
 def _statement(thing: Any) -> _Statement | None:
     """Return the statement that made a class or function, if its module can have decorated it."""
     module = sys.modules.get(getattr(thing, "__module__", None) or "")
-    if module is None or not _may_decorate(module):
+    if module is None or (source := _read(module)) is None:
         return None
-    found = (_parsed(module) or {}).get(getattr(thing, "__qualname__", ""), [])
+    found = source.statements.get(getattr(thing, "__qualname__", ""), [])
     return _pick(found, thing) if found else None
 
 
@@ -117,12 +134,13 @@ def _pick(found: list[_Statement], thing: Any) -> _Statement:
     return found[-1]
 
 
-def _may_decorate(module: ModuleType) -> bool:
-    """Whether a module can reach the decorators at all; parsing the others would be wasted time."""
-    return any(
-        _is_decorator(value) or (isinstance(value, ModuleType) and _is_near(value))
-        for value in list(vars(module).values())
-    )
+def _ways(module: ModuleType) -> list[str]:
+    """Return the names by which a module can reach the decorators: theirs, and those of modules that have them."""
+    return [
+        name
+        for name, value in list(vars(module).items())
+        if _is_decorator(value) or (isinstance(value, ModuleType) and _is_near(value))
+    ]
 
 
 def _is_near(module: ModuleType) -> bool:
@@ -136,50 +154,35 @@ def _is_decorator(value: Any, which: Mapping[str, str] = _DECORATORS) -> bool:
     return isinstance(value, FunctionType) and value.__module__ == HOME and value.__qualname__ in which
 
 
-def _parsed(module: ModuleType) -> dict[str, list[_Statement]] | None:
-    """Return every class and function statement of a module by qualified name; its source is parsed when it changed."""
-    try:
-        source = inspect.getsource(module)
-    except (OSError, TypeError):  # typed in, executed from text, or its file is gone
+def _read(module: ModuleType) -> _Source | None:
+    """Return what a module's source says, if it can reach the decorators; it is read again when it changed."""
+    known = _sources.get(module.__name__)
+    if known is None and not _ways(module):
         return None
-    known = _statements.get(module.__name__)
-    if known is None or known[0] != source:
-        try:
-            tree = ast.parse(source)
-        except (SyntaxError, ValueError):
-            return None
-        known = _statements[module.__name__] = source, _read(tree, module)
-    return known[1]
+    lines = source_lines(module)
+    if lines is None:  # typed in, executed from text, or its file is gone
+        return None
+    if known is None or known.lines is not lines:
+        found = decorated("".join(lines), _ways(module), lambda name: _is_decorator(_spelled(name, module)))
+        statements = {name: _meant(each, module) for name, each in (found or {}).items()}
+        known = _sources[module.__name__] = _Source(lines, statements)
+    return known
 
 
-def _read(tree: ast.Module, module: ModuleType) -> dict[str, list[_Statement]]:
-    statements: dict[str, list[_Statement]] = {}
-    for qualname, node in _walk(tree, ""):
+def _meant(found: Sequence[Decorated], module: ModuleType) -> list[_Statement]:
+    """Return what the decorators of statements mean in a module."""
+    meant: list[_Statement] = []
+    for one in found:
         names: list[str] = []
         calls: list[ast.expr] = []
-        for decorator in node.decorator_list:
+        for decorator in one.decorators:
             argument = _argument(decorator, module, _REGISTERS)
             value = argument.value if isinstance(argument, ast.Constant) else _meaning(argument, module)
             names += [value] if isinstance(value, str) else []
             calls += filter(None, [_argument(decorator, module, _DECLARES)])
-        first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-        lines = range(first, (node.end_lineno or node.lineno) + 1)
         # Decorators run from the last to the first, and each writes over the one before.
-        statements.setdefault(qualname, []).append(_Statement(lines, names[0] if names else None, tuple(calls)))
-    return statements
-
-
-def _walk(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]]:
-    """Yield every class and function statement with the qualified name that it gives."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.ClassDef):
-            yield prefix + child.name, child
-            yield from _walk(child, f"{prefix}{child.name}.")
-        elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield prefix + child.name, child
-            yield from _walk(child, f"{prefix}{child.name}.<locals>.")
-        elif isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
-            yield from _walk(child, prefix)
+        meant.append(_Statement(one.lines, names[0] if names else None, tuple(calls)))
+    return meant
 
 
 def _argument(decorator: ast.expr, module: ModuleType, which: Mapping[str, str]) -> ast.expr | None:
@@ -192,6 +195,10 @@ def _argument(decorator: ast.expr, module: ModuleType, which: Mapping[str, str])
     keyword = which[meaning.__qualname__]
     named = [given.value for given in decorator.keywords if given.arg == keyword]
     return next(iter([*decorator.args, *named]), None)
+
+
+def _spelled(name: str, module: ModuleType) -> Any:
+    return _meaning(ast.parse(name, mode="eval").body, module)
 
 
 def _meaning(node: ast.expr | None, module: ModuleType) -> Any:

@@ -1,0 +1,223 @@
+"""Several runs next to each other: which overrides differ, what passed, and how fast each was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kerncfg.errors import ConfigError, KerncfgError
+from kerncfg.outcome import Outcome, folders, read
+
+if TYPE_CHECKING:
+    from kerncfg.evidence.rows import Timing
+
+__all__ = ["SCHEMA", "Compared", "Comparison", "Job", "Speed", "compared", "gather"]
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """How many times as fast as the original, how far readings spread, and the verdict; as in a measurement."""
+
+    speedup: float | None
+    spread: float | None
+    verdict: str | None
+    reason: str | None = None
+
+    @classmethod
+    def of(cls, timing: Timing) -> Speed:
+        """Take it from a timing."""
+        return cls(speedup=timing.speedup, spread=timing.spread, verdict=timing.verdict, reason=timing.reason)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """One kernel in one job: at how many sites it runs, whether it passed, its best and its worst speed by mode.
+
+    `passed` is `None` where no row of the verification is about it.
+    """
+
+    kernel: str
+    name: str
+    sites: int
+    passed: bool | None
+    slowest: Mapping[str, Speed] = field(default_factory=dict)
+    fastest: Mapping[str, Speed] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One run: what sets it apart, how it ended, and what it measured.
+
+    `differs` are its overrides that not every run has. `model` is the speed of the whole model by mode.
+    """
+
+    folder: str
+    number: int
+    overrides: tuple[str, ...]
+    differs: tuple[str, ...]
+    passed: bool
+    error: Mapping[str, Any] | None
+    digest: str | None
+    target: str | None
+    counts: Mapping[str, int] | None
+    failed: tuple[str, ...]
+    model: Mapping[str, Speed]
+    kernels: tuple[Compared, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the run as plain data."""
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What several runs came to, and the overrides that they share; `outcomes` are the runs themselves."""
+
+    jobs: tuple[Job, ...]
+    shared: tuple[str, ...]
+    outcomes: tuple[Outcome, ...] = field(compare=False, repr=False)
+
+    @property
+    def passed(self) -> bool:
+        """Whether every run came to its end and passed."""
+        return all(job.passed for job in self.jobs)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the comparison as plain data, in the form of `schemas/comparison.schema.json`."""
+        jobs = [job.to_dict() for job in self.jobs]
+        return {"schema": SCHEMA, "passed": self.passed, "shared": list(self.shared), "jobs": jobs}
+
+    def __str__(self) -> str:
+        heads = ("run", "overrides", "swapped", "passed", "model", "training", "kernels", "folder")
+        lines = [heads, *map(_line, self.jobs)]
+        widths = [max(len(line[place]) for line in lines) for place in range(len(heads))]
+        body = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
+        shared = [f"all runs: {' '.join(self.shared)}"] if self.shared else []
+        told = [f"run {job.number}: {why}" for job in self.jobs for why in _whys(job)]
+        return "\n".join([*body, *shared, *told])
+
+
+def gather(places: Sequence[Path]) -> list[Outcome]:
+    """Return the runs at or below some places; one whose files cannot be read has that as its error.
+
+    Raises:
+        ConfigError: There is no run at a place, or no place was named.
+    """
+    if not places:
+        raise ConfigError("compare needs a folder, found none", hint="name the folder of a sweep, or of several runs")
+    return [_read(folder) for folder in dict.fromkeys(found for place in places for found in folders(place))]
+
+
+def compared(outcomes: Sequence[Outcome]) -> Comparison:
+    """Return the comparison of runs that were read."""
+    said = [frozenset(outcome.overrides) for outcome in outcomes]
+    everywhere = frozenset.intersection(*said) if len(said) > 1 else frozenset()
+    shared = tuple(_label(word) for word in outcomes[0].overrides if word in everywhere) if outcomes else ()
+    counted = len({outcome.sweep for outcome in outcomes}) == 1 and outcomes[0].sweep
+    jobs = [
+        _job(outcome, outcome.number if counted else place, everywhere) for place, outcome in enumerate(outcomes, 1)
+    ]
+    jobs_and_outcomes = sorted(zip(jobs, outcomes, strict=True), key=lambda both: both[0].number)
+    return Comparison(
+        jobs=tuple(job for job, _ in jobs_and_outcomes),
+        shared=shared,
+        outcomes=tuple(outcome for _, outcome in jobs_and_outcomes),
+    )
+
+
+def _label(word: str) -> str:
+    """Return an override as it is shown: without the signs that only Hydra needs."""
+    return word.lstrip("+")
+
+
+def _read(folder: Path) -> Outcome:
+    try:
+        return read(folder)
+    except KerncfgError as error:
+        return Outcome(folder=folder, overrides=[], error=error)
+
+
+def _job(outcome: Outcome, number: int, everywhere: frozenset[str]) -> Job:
+    plan, report = outcome.plan, outcome.report
+    model = outcome.measurement.model if outcome.measurement else None
+    speeds = {model.mode: Speed.of(model)} if model else {}
+    if model and model.training:
+        speeds["training"] = Speed.of(model.training)
+    return Job(
+        folder=str(outcome.home),
+        number=number,
+        overrides=tuple(map(_label, outcome.overrides)),
+        differs=tuple(_label(word) for word in outcome.overrides if word not in everywhere),
+        passed=outcome.passed,
+        error=outcome.error.to_dict() if outcome.error else None,
+        digest=plan.digest if plan else None,
+        target=plan.target.device if plan else None,
+        counts=report.counts if report else None,
+        failed=tuple(_failed(outcome)),
+        model=speeds,
+        kernels=tuple(_kernels(outcome)),
+    )
+
+
+def _failed(outcome: Outcome) -> Iterator[str]:
+    """Yield a line for each kernel that failed verification, and for the model."""
+    found = outcome.verification
+    reasons: dict[str, list[str | None]] = {}
+    for row in found.rows if found else ():
+        if not row.passed:
+            reasons.setdefault(f"{row.name} ({row.kernel})", []).append(row.reason)
+    for kernel, (first, *others) in reasons.items():
+        yield f"{kernel}: {first}" + (f"; so do {len(others)} more rows" if others else "")
+    if found and found.model and not found.model.passed:
+        yield f"the model: {found.model.reason}"
+
+
+def _kernels(outcome: Outcome) -> Iterator[Compared]:
+    """Yield each kernel that runs somewhere, or that was measured."""
+    sites: dict[tuple[str, str], int] = {}
+    for row in outcome.report.rows if outcome.report else ():
+        for kernel in {row.kernel, *row.modes.values()} - {None, "original"}:
+            sites[(row.name, str(kernel))] = sites.get((row.name, str(kernel)), 0) + 1
+    verified = outcome.verification.rows if outcome.verification else ()
+    timed = outcome.measurement.rows if outcome.measurement else ()
+    for (name, kernel), count in sites.items():
+        verdicts = [row.passed for row in verified if (row.name, row.kernel) == (name, kernel)]
+        speeds: dict[str, list[Speed]] = {}
+        for timing in timed:
+            if (timing.name, timing.kernel) == (name, kernel) and timing.speedup is not None:
+                speeds.setdefault(timing.mode, []).append(Speed.of(timing))
+        yield Compared(
+            kernel=kernel,
+            name=name,
+            sites=count,
+            passed=all(verdicts) if verdicts else None,
+            slowest={mode: min(found, key=_ratio) for mode, found in speeds.items()},
+            fastest={mode: max(found, key=_ratio) for mode, found in speeds.items()},
+        )
+
+
+def _ratio(speed: Speed) -> float:
+    return speed.speedup or 0.0
+
+
+def _line(job: Job) -> tuple[str, ...]:
+    swapped = str(job.counts["swapped"]) if job.counts else "-"
+    first = next((speed for mode, speed in job.model.items() if mode != "training"), None)
+    words = " ".join(job.differs) or "-"
+    kernels = ", ".join(dict.fromkeys(each.kernel for each in job.kernels)) or "-"
+    passed = "ERROR" if job.error else "yes" if job.passed else "NO"
+    return str(job.number), words, swapped, passed, _said(first), _said(job.model.get("training")), kernels, job.folder
+
+
+def _said(speed: Speed | None) -> str:
+    if speed is None or speed.speedup is None:
+        return "-"
+    return f"{speed.speedup:.2f} {'same' if speed.verdict == 'none' else speed.verdict}"
+
+
+def _whys(job: Job) -> Iterable[str]:
+    return [f"{job.error['error']}: {job.error['message']}"] if job.error else job.failed

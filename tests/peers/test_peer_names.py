@@ -1,0 +1,84 @@
+"""The names that transformers' decorators set with a fitting `kernels`, and those read from the same source."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.peers.overlay import ask
+
+pytestmark = pytest.mark.peers
+
+# The newest pair that goes together; transformers 5.24 asks for a `kernels` that is not out.
+PACKAGES = ("transformers==5.22.2", "kernels==0.17.2", "tomlkit")
+FOLDER = "KERNCFG_PEER_PAIR"  # names a folder that holds them already
+
+NAMES = """
+import importlib, json, logging, sys, warnings
+from pathlib import Path
+import kernels, transformers
+from torch import nn
+from transformers.utils.import_utils import is_kernels_available
+from kerncfg.applier.adapters.registrations import declarations, marked, registration
+from kerncfg.applier.adapters.torch import _kernelized
+
+json.load(sys.stdin)
+warnings.simplefilter("ignore")
+logging.disable()
+assert is_kernels_available()
+peer, ours, skipped, told = {}, {}, [], {"transformers": transformers.__version__, "kernels": kernels.__version__}
+root = Path(transformers.__file__).parent / "models"
+# What does not have the word is not decorated; some of those want packages that are not here.
+paths = [path for path in sorted(root.glob("*/modeling_*.py")) if "use_kernel" in path.read_text("utf-8")]
+places = ["transformers.activations", *(f"transformers.models.{path.parent.name}.{path.stem}" for path in paths)]
+for place in places:
+    try:
+        module = importlib.import_module(place)
+    except Exception as error:
+        skipped.append(f"{place}: {error}")
+        continue
+    known = {id(value): name for name, value in vars(module).items()}
+    for cls in list(vars(module).values()):
+        if not (isinstance(cls, type) and issubclass(cls, nn.Module) and cls.__module__ == place):
+            continue
+        if (name := vars(cls).get("kernel_layer_name")) is not None:
+            peer[f"{place}.{cls.__name__}"] = name
+        if (name := registration(cls)) is not None:
+            ours[f"{place}.{cls.__name__}"] = name
+        for function in _kernelized(vars(cls).get("__init__")):
+            if marked(function):
+                peer[f"{place}.{cls.__name__} calls {known[id(function)]}"] = marked(function)
+        for called, name in declarations(cls).items():
+            ours[f"{place}.{cls.__name__} calls {called}"] = name
+print(json.dumps({"peer": peer, "ours": ours, "skipped": skipped, "versions": told, "modules": len(places)}))
+"""
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if said := os.environ.get(FOLDER):
+        return Path(said)
+    made = tmp_path_factory.mktemp("pair")
+    options = ["--quiet", "--no-deps", "--no-input", "--disable-pip-version-check", "--retries", "0", "--timeout", "15"]
+    command = [sys.executable, "-m", "pip", "install", *options, "--target", str(made), *PACKAGES]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    if done.returncode:
+        pytest.skip(f"cannot install {PACKAGES[0]}: {done.stderr.strip().splitlines()[-1:]}")
+    return made
+
+
+def test_every_name_that_a_class_carries_is_read_from_its_source(pair: Path) -> None:
+    root = str(Path(__file__).parents[2])
+    found: dict[str, Any] = ask(Path(os.pathsep.join([str(pair), root])), NAMES, None)
+    assert found["versions"] == {"transformers": "5.22.2", "kernels": "0.17.2"}
+    assert found["skipped"] == []
+    peer, ours = found["peer"], found["ours"]
+    assert len(peer) > 300, "the library marks nothing"
+    assert sum(" calls " in key for key in peer) > 100
+    assert {key: ours.get(key) for key in peer} == peer
+    assert set(ours) - set(peer) == set()
