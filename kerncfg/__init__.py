@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kerncfg.api import fetch, kernelize, load_plan, lock, plan
+    from kerncfg.api import bench, fetch, kernelize, load_plan, lock, plan, verify
     from kerncfg.applier.adapters.torch import kernel_layer
     from kerncfg.applier.apply import Bindings, Report, apply, revert
     from kerncfg.dialects.files import translate
@@ -57,6 +57,7 @@ __all__ = [
     "Translation",
     "TrustError",
     "apply",
+    "bench",
     "compare",
     "fetch",
     "from_kernel_config",
@@ -70,6 +71,7 @@ __all__ = [
     "revert",
     "to_kernel_config",
     "translate",
+    "verify",
 ]
 
 _HOMES = {
@@ -80,6 +82,7 @@ _HOMES = {
     "Report": "kerncfg.applier.apply",
     "Translation": "kerncfg.dialects.translation",
     "apply": "kerncfg.applier.apply",
+    "bench": "kerncfg.api",
     "compare": "kerncfg.page.sweep",
     "fetch": "kerncfg.api",
     "from_kernel_config": "kerncfg.dialects.kernel_config",
@@ -93,6 +96,7 @@ _HOMES = {
     "revert": "kerncfg.applier.apply",
     "to_kernel_config": "kerncfg.dialects.kernel_mapping",
     "translate": "kerncfg.dialects.files",
+    "verify": "kerncfg.api",
 }
 
 

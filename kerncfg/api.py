@@ -20,7 +20,7 @@ from kerncfg.documents.config import Trust
 from kerncfg.documents.lock import Lock
 from kerncfg.documents.plan import SCHEMA, Plan, seal
 from kerncfg.documents.target import Mode, Target
-from kerncfg.errors import ConfigError, IntegrityError, Issue, LockError, TrustError
+from kerncfg.errors import ApplyError, ConfigError, IntegrityError, Issue, LockError, TrustError
 from kerncfg.locations import conf
 from kerncfg.locking import localised, usual
 from kerncfg.locking import made as made_lock
@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 
     from kerncfg.applier.apply import Bindings
     from kerncfg.documents.plan import Kernel
+    from kerncfg.evidence.rows import Measurement, Verification
 
-__all__ = ["document", "fetch", "kernelize", "load_plan", "lock", "plan", "plan_document"]
+__all__ = ["bench", "document", "fetch", "kernelize", "load_plan", "lock", "plan", "plan_document", "verify"]
 
 _KINDS = ("publishers", "repositories")
 
@@ -63,13 +64,25 @@ def plan(
         LockError: The lock cannot be read.
         ResolutionError: A row that may not fall back has no kernel.
     """
+    return _planned(overrides, config_dir, target, config, trust, lock)[0]
+
+
+def _planned(
+    overrides: Sequence[str],
+    config_dir: str | Path | None,
+    target: str | Mapping[str, Any] | Target | None,
+    config: Mapping[str, Any] | None,
+    trust: Sequence[str],
+    lock: str | Path | Lock | None,
+) -> tuple[Plan, dict[str, Any]]:
+    """Return the plan, and the document that it was made from."""
     named = (f"target={target}",) if isinstance(target, str) else ()
     data, origins = document(*overrides, *named, config_dir=config_dir, config=config)
     if isinstance(target, Mapping):
         data, origins = {**data, "target": target}, origins.saying(["target"])
     validate(data, origins=origins)
     found = target if isinstance(target, Target) else detect(data["target"])
-    return plan_document(data, origins, found, trust=trust, lock=lock)
+    return plan_document(data, origins, found, trust=trust, lock=lock), data
 
 
 def lock(
@@ -239,18 +252,75 @@ def kernelize(
     config: Mapping[str, Any] | None = None,
     trust: Sequence[str] = (),
     lock: str | Path | Lock | None = None,
+    verify: bool | None = None,
+    inputs: Mapping[str, Any] | None = None,
 ) -> Bindings:
     """Plan for the device that the model is on, apply the plan, and return the bindings, which can be undone.
 
-    Arguments are those of `plan` and `apply`; a target said in `overrides` or `config` is kept.
+    Arguments are those of `plan` and `apply`; a target said in `overrides` or `config` is kept. With `verify`, which is
+    what `policy.verify.gate` says by default, only kernels run that are verified with `inputs` and pass; `inputs` are
+    the keyword arguments of one forward, by default token ids made for the model. What was found is kept, and not asked
+    again. The policy's `on_fail: error` makes a failure an `ApplyError`.
     """
     from kerncfg.applier.apply import apply
 
     _check_texts(overrides)
     said = any(_node(word) == "target" for word in overrides) or (config is not None and "target" in config)
     target = None if said else _target_of(model)
-    made = plan(*overrides, config_dir=config_dir, config=config, target=target, trust=trust, lock=lock)
-    return apply(made, model, mode=mode, compile=compile)
+    made, data = _planned(overrides, config_dir, target, config, trust, lock)
+    policy = data["policy"]["verify"]
+    if not (policy.get("gate", False) if verify is None else verify):
+        return apply(made, model, mode=mode, compile=compile)
+    from kerncfg.evidence.gate import gated
+
+    given = _inputs(model, inputs)
+    return gated(made, model, given, {**policy, "gate": True}, mode=mode, compile=compile)
+
+
+def verify(
+    bindings: Bindings, inputs: Mapping[str, Any] | None = None, *, policy: Mapping[str, Any] | None = None
+) -> Verification:
+    """Compare each kernel that was applied with the model's own forward, and the model with all of them with itself.
+
+    Args:
+        bindings: What `apply` or `kernelize` returned, not reverted.
+        inputs: The keyword arguments of one forward; by default token ids made for the model.
+        policy: The node `policy.verify`; by default the packaged one.
+
+    Raises:
+        ApplyError: No inputs can be made, or the model's own forward raised.
+    """
+    from kerncfg.evidence.verify import verify as compare
+
+    given = _inputs(bindings.model, inputs)
+    return compare(bindings, given, document()[0]["policy"]["verify"] if policy is None else policy)
+
+
+def bench(bindings: Bindings, inputs: Mapping[str, Any] | None = None, *, seconds: float = 0.5) -> Measurement:
+    """Measure each kernel that was applied, and the whole model, against the original.
+
+    Args:
+        bindings: What `apply` or `kernelize` returned, not reverted.
+        inputs: The keyword arguments of one forward; by default token ids made for the model.
+        seconds: How long each comparison may take, but for its warm-up.
+
+    Raises:
+        ApplyError: No inputs can be made, or the model's own forward raised.
+    """
+    from kerncfg.evidence.bench import bench as measure
+
+    return measure(bindings, _inputs(bindings.model, inputs), seconds=seconds)
+
+
+def _inputs(model: nn.Module, inputs: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    if inputs is not None:
+        return inputs
+    from kerncfg.models import example
+
+    try:
+        return example(model)
+    except ConfigError as error:
+        raise ApplyError(error.issues[0].message, hint="pass inputs=, the keyword arguments of one forward") from error
 
 
 def _target_of(model: nn.Module) -> Target | None:

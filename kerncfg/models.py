@@ -19,7 +19,7 @@ from torch import nn
 from kerncfg.documents.target import DEVICES, Target
 from kerncfg.errors import ConfigError, Issue, SourceError
 
-__all__ = ["Loaded", "build"]
+__all__ = ["Loaded", "build", "example"]
 
 _FORMS = ("architecture", "factory", "pretrained")
 # Keys that a config class takes without declaring them: older spellings and the choice of attention.
@@ -64,6 +64,19 @@ def build(node: Mapping[str, Any], target: Target) -> Loaded:
         model=model.to(device=device, dtype=dtype).eval(),
         inputs={name: _moved(value, device, dtype) for name, value in inputs.items()},
     )
+
+
+def example(model: nn.Module, *, batch: int = 2, sequence: int = 16) -> dict[str, Any]:
+    """Return keyword arguments for one forward of a model of tokens, always the same, on the model's device.
+
+    Raises:
+        ConfigError: The model does not say how many tokens it knows.
+    """
+    device = next((tensor.device for tensor in (*model.parameters(), *model.buffers())), torch.device("cpu"))
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.manual_seed(0)
+        inputs = _token_inputs(model, {"architecture": type(model).__name__, "batch": batch, "sequence": sequence})
+    return {name: _moved(value, device, None) for name, value in inputs.items()}
 
 
 def _architecture(node: Mapping[str, Any]) -> tuple[nn.Module, None]:

@@ -79,7 +79,7 @@ class Outcome:
     An outcome that is not `finished` is of a job that still runs, or that was killed.
     """
 
-    folder: Path
+    folder: Path | None  # `None` where nothing is written
     overrides: list[str]
     swept: list[str] = field(default_factory=list)  # those of the overrides that a sweep chose for this job
     number: int = 1
@@ -97,10 +97,16 @@ class Outcome:
     finished: bool = False
 
     @property
+    def home(self) -> Path:
+        """The folder of a job that writes."""
+        assert self.folder is not None
+        return self.folder
+
+    @property
     def page(self) -> Path | None:
         """Its page, if there is one."""
-        file = self.folder / "report.html"
-        return file if file.is_file() else None
+        file = self.folder and self.folder / "report.html"
+        return file if file and file.is_file() else None
 
     @property
     def passed(self) -> bool:
@@ -111,7 +117,7 @@ class Outcome:
         """Return everything the job produced as plain data."""
         parts = {name: getattr(self, name) for name in (*STAGES, "error")}
         return {
-            "folder": str(self.folder),
+            "folder": str(self.folder) if self.folder else None,
             "overrides": self.overrides,
             "swept": self.swept,
             "passed": self.passed,
@@ -139,7 +145,7 @@ class Outcome:
             "error": self.error.to_dict() if self.error else None,
             "environment": asdict(self.environment) if self.environment else None,
         }
-        write_json(self.folder / _FILE, data)
+        write_json(self.home / _FILE, data)
 
 
 def write_json(file: Path, data: Mapping[str, Any]) -> None:

@@ -13,7 +13,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -39,9 +39,8 @@ from kerncfg.page.report import page, write
 
 if TYPE_CHECKING:
     from kerncfg.documents.lock import Lock
-    from kerncfg.evidence.verify import Verification
 
-__all__ = ["Outcome", "perform", "run"]
+__all__ = ["STAGES", "Outcome", "check", "perform", "run"]
 
 _FULL_ERROR = "HYDRA_FULL_ERROR"
 
@@ -119,7 +118,7 @@ def run(
 
 def _launch(job: Callable[[Any], None], words: Sequence[str], config_dir: Path | None, *, multirun: bool) -> None:
     """Let Hydra run a job; it takes its arguments from the command line only, and would print among our output."""
-    quiet = ["hydra/job_logging=disabled", "hydra/hydra_logging=disabled"]
+    quiet = ["hydra/job_logging=none", "hydra/hydra_logging=none"]
     noted = [f"+hydra.callbacks.kerncfg._target_={__name__}.{SweepNoted.__name__}", "--multirun"]
     _SWEEPS.clear()
     with _arguments([*words, *quiet, *(noted if multirun else [])]), hydra_folder(config_dir) as folder:
@@ -143,13 +142,13 @@ def _carried_out(outcome: Outcome, carry_out: Callable[..., None], show: Callabl
     except Exception as error:
         if outcome.sweep is None:
             raise
-        file = outcome.folder / "traceback.txt"
+        file = outcome.home / "traceback.txt"
         file.write_text(traceback.format_exc(), encoding="utf-8")
         said = " ".join(str(error).split())
         outcome.error = KerncfgError(f"the job raised {type(error).__name__}: {said}", hint=f"all of it is in {file}")
     outcome.finished = True
     outcome.save()
-    write(page(outcome), outcome.folder / "report.html")
+    write(page(outcome), outcome.home / "report.html")
     show(outcome, "end")
 
 
@@ -158,7 +157,7 @@ def _stopped(error: Exception, outcomes: Sequence[Outcome], total: int | None) -
     ended = sum(outcome.finished for outcome in outcomes)
     said = " ".join(str(error).split())
     of = f" of {total}" if total else ""
-    hint = f"what ended is kept: kerncfg compare {outcomes[0].folder.parent}" if outcomes else None
+    hint = f"what ended is kept: kerncfg compare {outcomes[0].home.parent}" if outcomes else None
     return SourceError(f"the launcher raised {type(error).__name__}: {said}; {ended}{of} jobs had ended", hint=hint)
 
 
@@ -183,26 +182,33 @@ def perform(
     config_dir: Path | None,
     trust: Sequence[str],
     lock: Lock | None,
-    show: Callable[[Outcome, str], None],
+    show: Callable[[Outcome, str], None] = lambda outcome, stage: None,
+    stages: Sequence[str] = STAGES,
 ) -> None:
-    """Carry out one job and fill its outcome; each document is written as soon as it is there."""
+    """Carry out one job and fill its outcome; each document is written as soon as it is there.
+
+    `stages` says which of `verification` and `measurement` it goes through.
+    """
     from kerncfg.applier.apply import apply
     from kerncfg.evidence.bench import bench
+    from kerncfg.evidence.gate import fall_back, keep_verdicts, unverified
     from kerncfg.evidence.verify import verify
     from kerncfg.models import build
 
     def keep(stage: str, result: Any) -> Any:
         setattr(outcome, stage, result)
         outcome.seconds[stage] = round(time.perf_counter() - started, 3)
-        write_json(outcome.folder / f"{stage}.json", result.to_dict())
+        if outcome.folder is not None:
+            write_json(outcome.folder / f"{stage}.json", result.to_dict())
         show(outcome, stage)
         return result
 
     started = time.perf_counter()
     data, origins = document(*outcome.overrides, config_dir=config_dir)
     validate(data, origins=origins)
-    text = "\n".join(document_lines(data, origins)) + "\n"
-    (outcome.folder / "config.yaml").write_text(text, encoding="utf-8")
+    if outcome.folder is not None:
+        text = "\n".join(document_lines(data, origins)) + "\n"
+        (outcome.folder / "config.yaml").write_text(text, encoding="utf-8")
     target = detect(data["target"])
     plan = keep("plan", plan_document(data, origins, target, trust=trust, lock=lock))
     started = time.perf_counter()
@@ -214,24 +220,51 @@ def perform(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", KerncfgWarning)  # the report that follows says the same
         bindings = apply(plan, loaded.model)
-    with bindings:
+    policy = data["policy"]["verify"]
+    gives_way = policy["on_fail"] == "fallback" or (policy.get("gate") and policy["on_fail"] == "report")
+    with ExitStack() as applied:
+        applied.enter_context(bindings)
         keep("report", bindings.report)
-        thresholds = data["policy"]["verify"]
-        started = time.perf_counter()
-        verification = keep("verification", verify(bindings, loaded.inputs, thresholds))
-        started = time.perf_counter()
-        draw(keep("measurement", bench(bindings, loaded.inputs)), outcome.folder)
-    if not verification.passed and thresholds["on_fail"] == "error":
-        raise _unverified(verification)
+        if "verification" in stages:
+            started = time.perf_counter()
+            found = verify(bindings, loaded.inputs, policy)
+            keep_verdicts(bindings, found, loaded.inputs, policy)
+            now, found = fall_back(bindings, found, loaded.inputs, policy) if gives_way else (bindings, found)
+            keep("verification", found)
+            if now is not bindings:
+                bindings = applied.enter_context(now)
+                keep("report", bindings.report)
+        if "measurement" in stages:
+            started = time.perf_counter()
+            measured = keep("measurement", bench(bindings, loaded.inputs))
+            if outcome.folder is not None:
+                draw(measured, outcome.folder)
+    verified = outcome.verification
+    if verified is not None and not verified.passed and policy["on_fail"] == "error":
+        raise unverified(verified)
 
 
-def _unverified(verification: Verification) -> KerncfgError:
-    """Return the error of a run whose policy takes a kernel that computes something else for one."""
-    failed = dict.fromkeys(f"{row.name} ({row.kernel})" for row in verification.rows if not row.passed)
-    whole = verification.model
-    reasons = [*failed, *([f"the model: {whole.reason}"] if whole and not whole.passed else [])]
-    hint = "mend or remove these rows; policy.verify.on_fail=report would only report it"
-    return KerncfgError(f"verification failed, and policy.verify.on_fail is error: {'; '.join(reasons)}", hint=hint)
+def check(
+    overrides: Sequence[str],
+    stage: str,
+    *,
+    config_dir: Path | None = None,
+    trust: Sequence[str] = (),
+    lock: str | Path | None = None,
+) -> Outcome:
+    """Carry out the main job as far as `verification` or `measurement`, the only one of the two; nothing is written.
+
+    Raises:
+        KerncfgError: What the job raised; the outcome of a verification that `on_fail: error` refuses is in its error.
+    """
+    outcome = Outcome(folder=None, overrides=list(overrides))
+    try:
+        perform(outcome, config_dir=config_dir, trust=trust, lock=usual(lock), stages=(stage,))
+    except KerncfgError as error:
+        if getattr(outcome, stage) is None:
+            raise
+        outcome.error = error
+    return outcome
 
 
 def _located(error: KerncfgError, origins: Origins) -> KerncfgError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import tempfile
 import warnings
 from collections.abc import Generator, Iterator
 from importlib.metadata import distributions
@@ -20,6 +21,8 @@ os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 # Nobody listens there: tests that plan with the packaged presets learn so at once, and those of the Hub have their own.
 os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"
 
+# Verdicts of tests are nobody's: they must neither be found by a later run nor be left behind.
+os.environ["KERNCFG_CACHE"] = tempfile.mkdtemp(prefix="kerncfg-verdicts-")
 # Inductor asks setuptools for a compiler, and setuptools refuses to come after a distutils that others imported.
 if find_spec("setuptools"):
     with warnings.catch_warnings():

@@ -53,7 +53,7 @@ def packaged(name: str, dtype: str, layers: int) -> Loaded:
 def fault(name: str, row: str = "RMSNorm", training: bool = True) -> str:
     """Give the override that puts a kernel of `faults` on a row, in both modes or for inference only."""
     kernel = f"{FAULTS}:{name}"
-    return f"kernels.{row}.cpu={kernel if training else f'{{inference: {kernel},training: original}}'}"
+    return f"kernels.{row}.cpu={kernel if training else f'{{inference: {kernel}, training: original}}'}"
 
 
 def applied(model: nn.Module, *overrides: str, mode: str | None = None) -> Bindings:
@@ -105,7 +105,7 @@ class Stack(nn.Module):
 
 def matched(name: str, cls: type[nn.Module] = Norm) -> str:
     """Give the override that puts a kernel of `faults` on every module of a class."""
-    return f"kernels.Mine={{match: {{class: {cls.__name__}}},cpu: {FAULTS}:{name}}}"
+    return f"kernels.Mine={{match: {{class: {cls.__name__}}}, cpu: {FAULTS}:{name}}}"
 
 
 def stack(norm: type[Norm] = Norm) -> tuple[Stack, dict[str, Any]]:
@@ -113,3 +113,35 @@ def stack(norm: type[Norm] = Norm) -> tuple[Stack, dict[str, Any]]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return Stack(norm).eval(), {"x": torch.randn(4, 16)}
+
+
+def maybe(x: torch.Tensor) -> torch.Tensor:
+    """Double: what `Caller` calls by name."""
+    return x * 2
+
+
+class Caller(nn.Module):
+    """Calls a function for even lengths only."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return maybe(x) if len(x) % 2 == 0 else x * 2
+
+
+class Calling(nn.Module):
+    """A model of one caller."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.caller = Caller()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.caller(x)
+        return result
+
+
+MAYBE = f"kernels.Maybe={{match: {{function: maybe}}, cpu: {FAULTS}:doubles}}"
+
+
+def calling() -> Calling:
+    """Build a model whose forward calls a function that a kernel may stand for."""
+    return Calling()

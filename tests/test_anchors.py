@@ -51,7 +51,20 @@ _REASONS: tuple[str, ...] = (
     "compiler.interpolate",
 )
 _REASONS += ("documents.variant", "documents.metadata")
-_PARTS = {"__repr__", "__str__", "_advice", "_elsewhere", "_spelled", "_said", "_said_at", "_text", "_near", "_device"}
+_PARTS = {
+    "__repr__",
+    "__str__",
+    "_advice",
+    "_elsewhere",
+    "_spelled",
+    "_said",
+    "_said_at",
+    "_text",
+    "rates",
+    "_rates",
+    "_near",
+    "_device",
+}
 # What is no message, or where the hole is what tells it.
 _NO_SENTENCES = {"…: …: …, and … more faults", ", said at …", "…: no …", "… and … more"}
 # Messages that are put together from words that stand apart in the code.

@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import nn
 
+import kerncfg
 from kerncfg.compiler.schema import validate
-from kerncfg.evidence.bench import _spread, _verdict, bench
+from kerncfg.evidence.bench import bench
 from kerncfg.evidence.rows import Measurement, TimedRow, Timing
-from tests.subjects import applied, fault, matched, qwen3, stack
+from tests.subjects import FAULTS, MAYBE, applied, calling, fault, matched, qwen3, stack
 from tests.test_capture import assert_as_before, state
 from tests.test_verify import Around, Cache, Cached, Caching
 
@@ -51,26 +52,6 @@ def test_the_speedup_is_that_of_the_medians() -> None:
         assert row.original_s is not None and row.kernel_s is not None and row.speedup is not None
         assert row.speedup == pytest.approx(row.original_s / row.kernel_s)
         assert row.runs >= 3 and row.spread is not None and row.spread >= 0
-
-
-@pytest.mark.parametrize(
-    ("speedup", "paired", "spread", "verdict"),
-    [
-        (1.3, 1.25, 0.2, "faster"),
-        (1.3, 1.1, 0.2, "none"),
-        (1.1, 1.1, 0.2, "none"),
-        (0.95, 0.95, 0.1, "none"),
-        (0.8, 0.8, 0.2, "slower"),
-        (0.8, 1.2, 0.1, "none"),
-    ],
-)
-def test_a_difference_inside_the_spread_is_none(speedup: float, paired: float, spread: float, verdict: str) -> None:
-    assert _verdict(speedup, paired, spread) == verdict
-
-
-def test_the_spread_is_the_middle_half_of_many_pairs_and_twice_all_of_few() -> None:
-    assert _spread([1.0, 1.1, 1.2]) == pytest.approx(0.4 / 1.1)
-    assert _spread([1.0] * 20 + [50.0]) == 0
 
 
 def test_a_kernel_that_raises_fails_its_row_and_the_model_is_spared() -> None:
@@ -174,3 +155,80 @@ def test_a_model_without_any_tensor_is_measured() -> None:
 
     with applied(Around(Plain()), matched("Same", Plain)) as bindings:
         assert bench(bindings, {"x": 3}, seconds=QUICK).passed
+
+
+def test_a_function_that_is_replaced_is_measured_in_the_forward_that_calls_it() -> None:
+    loaded = qwen3()
+    with applied(loaded.model, "inherited=none", "kernels.rotary_pos_emb.cpu=builtin:RotaryPosEmb") as bindings:
+        found = bench(bindings, loaded.inputs, seconds=QUICK)
+    assert [(row.name, row.path, row.sites, row.mode) for row in found.rows] == [
+        ("rotary_pos_emb", "model.layers.0.self_attn", 2, mode) for mode in ("inference", "training")
+    ]
+
+
+def test_a_function_that_nothing_came_by_is_noted() -> None:
+    model = calling()
+    with applied(model, MAYBE) as bindings:
+        found = bench(bindings, {"x": torch.ones(3, 4)}, seconds=QUICK)
+        assert (found.rows, len(found.notes)) == ((), 1)
+        assert found.notes[0] == "caller: Maybe was not called by the run of the model, so not measured"
+        assert bench(bindings, {"x": torch.ones(4, 4)}, seconds=QUICK).rows != ()
+
+
+def test_a_language_model_is_measured_by_the_tokens_it_reads_and_writes() -> None:
+    found = measured("Faithful", training=False).generation
+    assert found is not None
+    assert (found.batch, found.prompt, found.tokens) == (2, 8, 16)
+    for spoken, tokens in ((found.prefill, 16), (found.decode, 32)):
+        assert spoken.original_s and spoken.kernel_s
+        assert spoken.original_tokens_s == pytest.approx(tokens / spoken.original_s)
+        assert spoken.kernel_tokens_s == pytest.approx(tokens / spoken.kernel_s)
+    text = str(measured("Faithful", training=False))
+    assert "prefill of 2 x 8 tokens: " in text and "decode after 2 x 8 tokens: " in text
+
+
+def test_what_is_written_ends_where_the_model_does() -> None:
+    loaded = qwen3(max_position_embeddings=11)
+    with applied(loaded.model, fault("Faithful", training=False)) as bindings:
+        found = bench(bindings, loaded.inputs, seconds=QUICK).generation
+    assert found is not None and found.tokens == 3
+    loaded = qwen3(max_position_embeddings=8)
+    with applied(loaded.model, fault("Faithful", training=False)) as bindings:
+        assert bench(bindings, loaded.inputs, seconds=QUICK).generation is None
+
+
+def test_a_model_that_does_not_generate_and_one_that_fails_at_it_are_measured_without() -> None:
+    model, inputs = stack()
+    with applied(model, matched("Faithful")) as bindings:
+        assert bench(bindings, inputs, seconds=QUICK).generation is None
+    loaded = qwen3()
+
+    def forgetting(_: nn.Module, __: Any, given: Any, result: Any) -> Any:
+        if given.get("use_cache"):
+            result.cache = None
+        return result
+
+    with applied(loaded.model, fault("Faithful", training=False)) as bindings:
+        hook = loaded.model.register_forward_hook(forgetting, with_kwargs=True)
+        found = bench(bindings, loaded.inputs, seconds=QUICK)
+        hook.remove()
+    assert found.generation is None and found.passed
+    assert found.notes == ("tokens per second are not measured: raised ValueError: the model returns no cache",)
+
+
+def test_training_alone_says_nothing_of_tokens() -> None:
+    assert measured("Faithful", mode="training").generation is None
+
+
+@pytest.mark.gpu
+def test_peak_memory_is_what_one_call_holds_besides() -> None:
+    model, _ = stack()
+    model.to("cuda")
+    inputs = {"x": torch.randn(4096, 16, device="cuda")}
+    row = f"kernels.Mine={{match: {{class: Norm}}, cuda: {FAULTS}:Faithful}}"
+    with kerncfg.kernelize(model, "inherited=none", row) as bindings:
+        found = bench(bindings, inputs, seconds=QUICK)
+    for row_found in found.rows:
+        assert row_found.original_bytes is not None and row_found.original_bytes >= 4096 * 16 * 4
+        assert row_found.kernel_bytes is not None and row_found.kernel_bytes >= 4096 * 16 * 4
+    assert found.model is not None and found.model.original_bytes

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from typing import Any
+
 import pytest
 
 from kerncfg.documents.config import Candidate, Conditions, KernelRef, Match, Origin, Policy, Row, Trust
@@ -119,8 +121,8 @@ def test_trust_as_data_does_not_say_what_is_local() -> None:
 
 
 def test_a_policy_as_data_is_its_node() -> None:
-    node = {"fallback": "error", "strict": True, "require_pin": True, "verify": {"on_fail": "error"}}
-    assert Policy(fallback="error", strict=True, require_pin=True, verify={"on_fail": "error"}).to_dict() == node
+    node: dict[str, Any] = {"fallback": "error", "strict": True, "require_pin": True, "deterministic": True, "seed": 3}
+    assert Policy(**node, verify={"on_fail": "error"}).to_dict() == {**node, "verify": {"on_fail": "error"}}
 
 
 def test_a_config_as_data_parts_what_is_own_from_what_was_inherited() -> None:
@@ -149,6 +151,8 @@ def test_a_config_as_data_parts_what_is_own_from_what_was_inherited() -> None:
             "fallback": "original",
             "strict": False,
             "require_pin": False,
+            "deterministic": False,
+            "seed": None,
             "verify": {"on_fail": "report"},
         },
     }

@@ -59,7 +59,8 @@ def test_a_stateless_layer_with_the_same_forward_fits(code: Any) -> None:
         (fakes.WithInit, "a layer kernel is stateless, this has an __init__ of its own"),
         (
             fakes.WithMember,
-            "a layer kernel has no members but forward, has_backward and can_torch_compile, this has table",
+            "a layer kernel has no members but forward, has_backward, can_torch_compile and deterministic, "
+            "this has table",
         ),
         (fakes.Static, "a layer kernel's forward is a method, this is a staticmethod"),
         (fakes.NoForward, "this has no forward"),

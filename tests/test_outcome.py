@@ -60,8 +60,8 @@ def full(folder: Path) -> Outcome:
 def saved(outcome: Outcome) -> Outcome:
     outcome.save()
     for name in ("plan", "report", "verification", "measurement"):
-        write_json(outcome.folder / f"{name}.json", getattr(outcome, name).to_dict())
-    return read(outcome.folder)
+        write_json(outcome.home / f"{name}.json", getattr(outcome, name).to_dict())
+    return read(outcome.home)
 
 
 def test_what_a_job_left_is_read_back_as_it_was(tmp_path: Path) -> None:

@@ -100,6 +100,8 @@ def test_a_plan_as_data_has_the_keys_that_others_rely_on() -> None:
         "digest": made.digest,
         "target": target().to_dict(),
         "strict": False,
+        "deterministic": False,
+        "seed": None,
         "notes": [],
         "steps": [
             {

@@ -29,7 +29,7 @@ def beside(name: str, sequence: int = 8, dtype: str = "float32", scale: float = 
     with torch.no_grad():
         loaded.model.get_input_embeddings().weight.mul_(scale)  # type: ignore[operator]
     rows = [
-        f"kernels.{row}={{match: {{path: model.layers.*.{path}}},cpu: {FAULTS}:{kernel}}}"
+        f"kernels.{row}={{match: {{path: model.layers.*.{path}}}, cpu: {FAULTS}:{kernel}}}"
         for row, path, kernel in (
             ("Planted", "input_layernorm", name),
             ("Right", "post_attention_layernorm", "Faithful"),
@@ -93,7 +93,7 @@ def test_a_missing_offset_is_blamed_on_gemmas_norm() -> None:
     verdicts = {}
     for name in ("OffsetMissing", "ZeroCentered"):
         loaded = build({**node, "batch": 2, "sequence": 8}, detect({"device": "cpu"}))
-        row = f"kernels.Planted={{match: {{class: GemmaRMSNorm}},cpu: {FAULTS}:{name}}}"
+        row = f"kernels.Planted={{match: {{class: GemmaRMSNorm}}, cpu: {FAULTS}:{name}}}"
         with applied(loaded.model, "inherited=none", row) as bindings:
             verdicts[name] = judged(verify(bindings, loaded.inputs, POLICY))
     assert verdicts == {"OffsetMissing": {"Planted": False}, "ZeroCentered": {"Planted": True}}
@@ -120,7 +120,7 @@ class Attending(nn.Module):
 @pytest.mark.parametrize(("name", "passed"), [("IgnoresMask", False), ("Attends", True)])
 def test_a_mask_that_is_ignored_is_blamed_on_the_attention(name: str, passed: bool) -> None:
     rows = [
-        f"kernels.{row}={{match: {{class: {cls}}},cpu: {FAULTS}:{kernel}}}"
+        f"kernels.{row}={{match: {{class: {cls}}}, cpu: {FAULTS}:{kernel}}}"
         for row, cls, kernel in (("Planted", "Attend", name), ("Right", "Norm", "Faithful"))
     ]
     x = torch.randn(1, 6, 16, generator=torch.Generator().manual_seed(0))

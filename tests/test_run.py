@@ -385,3 +385,49 @@ def test_the_composed_config_of_a_run_is_the_one_that_ran(folder: Path, capsys: 
     assert call("show", *words) == 0
     (made,) = runs(folder)
     assert (made / "config.yaml").read_text() == capsys.readouterr().out
+
+
+WRONG = f"kernels.RMSNorm.cpu={FAULTS}:WeightOffset"
+
+
+def test_a_row_that_fails_gives_way_and_the_exit_code_says_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("run", "inherited=none", WRONG, "policy.verify.on_fail=fallback", *SMALL) == 1
+    (made,) = runs(folder)
+    verification, report = (json.loads((made / f"{name}.json").read_text()) for name in ("verification", "report"))
+    validate(verification, "verification")
+    assert [one["name"] for one in verification["removed"]] == ["RMSNorm"]
+    assert report["counts"]["swapped"] == 0
+    assert "failed verification: model.layers.0.input_layernorm: " in report["rows"][0]["reason"]
+    out = capsys.readouterr().out
+    assert "removed: RMSNorm" in out and "failed: " in out
+
+
+def test_verify_prints_the_comparison_and_makes_no_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("verify", "inherited=none", "kernels.RMSNorm.cpu=builtin:RMSNorm", *SMALL) == 0
+    assert capsys.readouterr().out.startswith("name ")
+    assert list(folder.iterdir()) == []
+
+
+def test_verify_exits_with_1_where_a_kernel_computes_something_else(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("verify", "--json", "inherited=none", WRONG, *SMALL) == 1
+    data = json.loads(capsys.readouterr().out)
+    validate(data, "verification")
+    assert not data["passed"]
+    assert call("verify", "inherited=none", WRONG, "policy.verify.on_fail=error", *SMALL) == 1
+    out, err = capsys.readouterr()
+    assert out.startswith("name ")
+    assert "error: verification failed, and policy.verify.on_fail is error: RMSNorm (" in err
+
+
+def test_verify_of_what_cannot_be_built_is_an_error_and_no_data(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("verify", "--json", "model.architecture=Qwen3ForCausalLMM", *SMALL) == 1
+    out, err = capsys.readouterr()
+    assert out == "" and "did you mean" in err
+
+
+def test_bench_prints_the_measurement(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("bench", "--json", "inherited=none", "kernels.RMSNorm.cpu=builtin:RMSNorm", *SMALL) == 0
+    data = json.loads(capsys.readouterr().out)
+    validate(data, "measurement")
+    assert data["rows"] and data["generation"]["prefill"]["kernel_tokens_s"]
+    assert list(folder.iterdir()) == []

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 ALIASES = {alias for device in DEVICES.values() for alias in device.aliases}
 
 OPTIONS = {
+    "bench": ["--config-dir", "--json", "--lock", "--trust"],
     "compare": ["--json", "--output"],
     "completion": ["--json"],
     "diff": ["--json"],
@@ -41,6 +42,7 @@ OPTIONS = {
     "schema": ["--json"],
     "show": ["--config-dir", "--json"],
     "validate": ["--config-dir", "--json"],
+    "verify": ["--config-dir", "--json", "--lock", "--trust"],
 }
 
 
@@ -65,6 +67,7 @@ def test_the_public_names() -> None:
         "Translation",
         "TrustError",
         "apply",
+        "bench",
         "compare",
         "fetch",
         "from_kernel_config",
@@ -78,6 +81,7 @@ def test_the_public_names() -> None:
         "revert",
         "to_kernel_config",
         "translate",
+        "verify",
     ]
 
 

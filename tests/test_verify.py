@@ -17,10 +17,13 @@ from torch import nn
 from kerncfg.compiler.schema import validate
 from kerncfg.evidence.verify import Verification, verify
 from tests.subjects import (
+    FAULTS,
+    MAYBE,
     POLICY,
     DropNorm,
     Norm,
     applied,
+    calling,
     fault,
     matched,
     packaged,
@@ -61,7 +64,7 @@ def test_a_kernel_that_only_computes_otherwise_passes(name: str, dtype: str) -> 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_bundled_kernels_pass(model: str, dtype: str) -> None:
     loaded = packaged(model, dtype=dtype, layers=1)
-    mlp = "kernels.SwiGLUMLP={match: {class: '*MLP'},cpu: builtin:SwiGLUMLP}"
+    mlp = "kernels.SwiGLUMLP={match: {class: '*MLP'}, cpu: builtin:SwiGLUMLP}"
     with applied(loaded.model, "kernels.RMSNorm.cpu=builtin:RMSNorm", mlp) as bindings:
         found = verify(bindings, loaded.inputs, POLICY)
     assert {row.name for row in found.rows} == {"RMSNorm", "SwiGLUMLP"}
@@ -189,7 +192,7 @@ def test_a_row_spans_the_modes_that_its_kernel_serves() -> None:
 
 def test_two_kernels_of_one_row_are_two_rows() -> None:
     loaded = qwen3()
-    kernels = "kernels.RMSNorm.cpu={inference: builtin:RMSNorm,training: %s}"
+    kernels = "kernels.RMSNorm.cpu={inference: builtin:RMSNorm, training: %s}"
     where = fault("WeakGradient").partition("=")[2]
     with applied(loaded.model, kernels % where) as bindings:
         found = verify(bindings, loaded.inputs, POLICY)
@@ -637,7 +640,113 @@ def test_the_attention_of_transformers_is_its_own_kernel_on_a_model_with_a_cache
     source = "from __future__ import annotations\n" + COPY + inspect.getsource(modeling.Qwen3Attention.forward)
     (folder / "__init__.py").write_text(source, "utf-8")
     loaded = qwen3()
-    override = f"kernels.Attention={{match: {{class: Qwen3Attention}},cpu: {folder}:Copied}}"
+    override = f"kernels.Attention={{match: {{class: Qwen3Attention}}, cpu: {folder}:Copied}}"
     found = of(loaded.model, override, **loaded.inputs)
     assert [(row.reason, row.reference, row.sites) for row in found.rows] == [(None, "float64", 2)]
     assert found.passed
+
+
+class Copying(nn.Module):
+    """A layer that returns its input's values in memory of their own."""
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return hidden_states.clone()
+
+
+def test_a_result_that_shares_memory_with_an_input_is_a_hazard() -> None:
+    model = Around(Copying())
+    with applied(model, matched("SharesInput", Copying)) as bindings:
+        found = verify(bindings, {"x": torch.rand(4, 16)}, POLICY)
+    assert found.rows[0].hazards == ("output shares memory with input 0",)
+    assert found.passed
+
+
+def test_what_the_original_shares_too_is_none() -> None:
+    class Passing(Copying):
+        def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+            return hidden_states.view_as(hidden_states)
+
+    with applied(Around(Passing()), matched("SharesInput", Passing)) as bindings:
+        assert verify(bindings, {"x": torch.rand(4, 16)}, POLICY).rows[0].hazards == ()
+
+
+def test_a_result_with_other_strides_is_a_hazard() -> None:
+    row = verified("Transposed").rows[0]
+    assert row.passed
+    assert row.hazards == ("output has the strides (64, 128, 1), the original's (512, 64, 1)",)
+
+
+def test_setting_the_default_device_fails_and_is_put_back() -> None:
+    found = verified("MovesHome")
+    assert found.rows[0].reason == "in inference, changes the default device for the whole process"
+    assert torch.get_default_device() == torch.device("cpu")
+
+
+@pytest.mark.parametrize("name", ["Faithful", "Reordered", "Fused"])
+def test_a_right_kernel_has_no_hazards(name: str) -> None:
+    assert {row.hazards for row in verified(name).rows} == {()}
+
+
+TWO = (
+    f"kernels.Wrong={{match: {{path: model.layers.*.input_layernorm}}, cpu: {FAULTS}:WeightOffset}}",
+    f"kernels.Right={{match: {{path: model.layers.*.post_attention_layernorm}}, cpu: {FAULTS}:Faithful}}",
+)
+
+
+def test_the_kernel_that_moves_the_output_is_named_by_running_each_alone() -> None:
+    loaded = qwen3()
+    with applied(loaded.model, "inherited=none", *TWO) as bindings:
+        whole = verify(bindings, loaded.inputs, POLICY).model
+    assert whole is not None and whole.reason is not None
+    assert [(one.name, one.passed) for one in whole.alone] == [("Wrong", False), ("Right", True)]
+    wrong, right = whole.alone
+    assert (right.max_abs, right.identical) == (0, 1)
+    assert (wrong.max_abs, wrong.within) == (whole.max_abs, whole.within)
+    assert whole.reason.endswith(f"; it is Wrong ({FAULTS}:WeightOffset) alone")
+
+
+def test_one_kernel_is_all_there_is_alone() -> None:
+    whole = verified("WeightOffset").model
+    assert whole is not None and len(whole.alone) == 1
+    assert (whole.alone[0].max_abs, whole.alone[0].passed) == (whole.max_abs, False)
+
+
+def test_the_table_says_what_each_kernel_does_alone() -> None:
+    loaded = qwen3()
+    with applied(loaded.model, "inherited=none", *TWO) as bindings:
+        text = str(verify(bindings, loaded.inputs, POLICY))
+    assert [line.split()[:2] for line in text.splitlines() if " alone " in line][:2] == [
+        ["Wrong", "alone"],
+        ["Right", "alone"],
+    ]
+
+
+def test_a_function_that_is_replaced_is_verified_where_it_is_called() -> None:
+    loaded = qwen3()
+    rows = ("inherited=none", "kernels.rotary_pos_emb.cpu=builtin:RotaryPosEmb", "kernels.RMSNorm.cpu=builtin:RMSNorm")
+    with applied(loaded.model, *rows) as bindings:
+        found = verify(bindings, loaded.inputs, POLICY)
+    row = next(row for row in found.rows if row.name == "rotary_pos_emb")
+    assert (row.path, row.sites, row.modes) == ("model.layers.0.self_attn", 2, ("inference", "training"))
+    assert row.backward is not None and row.backward.passed
+    assert found.passed
+    assert found.model is not None and {one.name for one in found.model.alone} == {"rotary_pos_emb", "RMSNorm"}
+
+
+def test_a_wrong_function_is_blamed_and_its_neighbours_are_not() -> None:
+    loaded = qwen3()
+    rows = ("kernels.rotary_pos_emb.cpu=python:tests.fakes_functions:triple_q", "kernels.RMSNorm.cpu=builtin:RMSNorm")
+    with applied(loaded.model, "inherited=none", *rows) as bindings:
+        found = verify(bindings, loaded.inputs, POLICY)
+    assert {row.name: row.passed for row in found.rows} == {"rotary_pos_emb": False, "RMSNorm": True}
+    assert found.model is not None and [one.name for one in found.model.alone if not one.passed] == ["rotary_pos_emb"]
+
+
+def test_a_function_that_nothing_came_by_is_not_verified_and_noted() -> None:
+    with applied(calling(), MAYBE.replace("doubles", "triples")) as bindings:
+        odd = verify(bindings, {"x": torch.ones(3, 4)}, POLICY)
+        assert (odd.rows, odd.failures) == ((), {})
+        assert odd.notes == ("caller: Maybe was not called by the run of the model, so not verified",)
+        assert [row.passed for row in verify(bindings, {"x": torch.ones(4, 4)}, POLICY).rows] == [False]
+    with applied(calling(), MAYBE) as bindings:
+        assert verify(bindings, {"x": torch.ones(4, 4)}, POLICY).passed

@@ -127,6 +127,8 @@ APPLYING: Mapping[str, tuple[str, ...]] = {
     ),
     "fusion-notes": ("… hand… on what … returns", "new parameters take the place of …"),
     "excluded": ("excluded by …",),
+    "not-deterministic": ("policy.deterministic takes kernels that declare deterministic = True or were shown …",),
+    "fixed-meanwhile": ("policy.deterministic: …", "policy.seed: …"),
     "swaps-nothing": (
         "policy.strict: rows that swap nothing: …",
         "the plan names kernels, and no module runs one: …",

@@ -72,7 +72,13 @@ EVIDENCE: Mapping[str, tuple[str, ...]] = {
         "… of … values are out of tolerance",
         "… of … values differ",
         "off by a factor of … throughout, allowed 1 ± …",
+        "; it is … alone",
+        "; no kernel does so alone",
+        "failed verification: …",
+        "policy.verify.gate takes what is verified, …",
     ),
+    "other-memory": ("… shares memory with …", "… has the strides …, the original's …"),
+    "verdict-not-kept": ("the verdict cannot be kept: …",),
     "result-of-another-form": (
         "… is …, the original's …",
         "returns …, the original …",
@@ -95,6 +101,9 @@ EVIDENCE: Mapping[str, tuple[str, ...]] = {
         "training runs …",
         "the forward failed",
         "nothing here needs a gradient",
+        "… was not called by the run of the model, so not …",
+        "tokens per second are not measured: …",
+        "the model returns no …",
     ),
     "forward-failed": (
         "raised …",

@@ -7,11 +7,11 @@ a list that undoes them all, should one fail or the user want the model back.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
-from types import MethodType, TracebackType
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from torch import nn
@@ -21,8 +21,9 @@ from kerncfg.applier import attention
 from kerncfg.applier.adapters.torch import compiled, unwrapped, walk
 from kerncfg.applier.added import added
 from kerncfg.applier.bind import Edit, Owner, bind, bound, unbind, unbind_all
+from kerncfg.applier.binding import Binding, mode_of, sites_of
+from kerncfg.applier.deterministic import Hold, hold, notes, release, release_all
 from kerncfg.applier.fuse import unfuse
-from kerncfg.applier.fused import Members
 from kerncfg.applier.report import Report, ReportRow
 from kerncfg.applier.settle import Settled, settle
 from kerncfg.applier.telling import rows_of
@@ -31,11 +32,7 @@ from kerncfg.documents.target import Mode
 from kerncfg.errors import ApplyError, ConflictError
 
 if TYPE_CHECKING:
-    from kerncfg.applier.adapters import Site
     from kerncfg.applier.bound import Bound
-    from kerncfg.applier.decide import Decided
-    from kerncfg.applier.fusing import FusionSite
-    from kerncfg.documents.plan import Kernel, Step
 
 __all__ = ["Binding", "Bindings", "Report", "ReportRow", "apply", "revert"]
 
@@ -61,64 +58,34 @@ def apply(plan: Plan, model: nn.Module, mode: Mode | str | None = None, compile:
     owner = Owner.of(", ".join(step.title for step in plan.steps if step.kind != "keep") or "no kernel")
     with _collector_paused():
         settled = settle(plan, root, modes, owner)
-        settled.do(root)
-    return Bindings(plan=plan, model=model, settled=settled)
+        held = hold(plan, model, owner.number)
+        try:
+            settled.do(root)
+        except BaseException:
+            release(held)
+            raise
+    settled.findings = replace(settled.findings, notes=(*settled.findings.notes, *notes(plan)))
+    return Bindings(plan=plan, model=model, settled=settled, held=held)
 
 
 def revert(model: nn.Module) -> None:
     """Give every module of a model its own forward back, whoever applied what to it; copies and parts too."""
     attention.revert(model)
-    for module in walk(model)[1]:
+    modules = walk(model)[1]
+    for module in modules:
         unfuse(module)
         unbind_all(module)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Binding:
-    """One module that runs a kernel in some mode; `None` among `kernels` is the original.
-
-    Of a fusion, `module` is the first member, which is called, and `whole` a module that holds all of them and runs
-    their own forwards one after the other: its parameters are the kernel's, and a copy of it is a copy of the site.
-    """
-
-    path: str
-    name: str
-    module: nn.Module
-    kernels: Mapping[Mode, Kernel | None]
-    forwards: Mapping[Mode, Callable[..., Any] | None]
-    whole: nn.Module
-    kind: str = "layer"
-
-    @property
-    def modules(self) -> tuple[nn.Module, ...]:
-        """The modules whose forwards were replaced: the module itself, or all members of a fusion."""
-        return tuple(self.whole.members()) if isinstance(self.whole, Members) else (self.module,)
-
-    def original(self, whole: nn.Module | None = None) -> Callable[..., Any]:
-        """Return what ran here before any kernel, or, of a copy of `whole`, what would run there."""
-        found = self.whole if whole is None else whole
-        return MethodType(type(found).forward, found)
-
-    def forward(self, mode: Mode | str) -> Callable[..., Any]:
-        """Return what runs in a mode of this apply, as a method of the module.
-
-        Raises:
-            ApplyError: This apply has not that mode.
-        """
-        mode = _mode(mode)
-        if mode not in self.forwards:
-            raise ApplyError(f"{self.path}: nothing was applied for {mode}, only for {', '.join(self.forwards)}")
-        found = self.forwards[mode]
-        return self.original() if found is None else MethodType(found, self.module)
+    release_all(set(map(id, modules)))
 
 
 class Bindings:
     """What one apply did to a model, and the way back: `revert()`, or the end of a `with`."""
 
-    def __init__(self, *, plan: Plan, model: nn.Module, settled: Settled) -> None:
+    def __init__(self, *, plan: Plan, model: nn.Module, settled: Settled, held: Hold | None = None) -> None:
         self.plan = plan
         self.model = model
         self._settled = settled
+        self._held = held
 
     def __enter__(self) -> Self:
         return self
@@ -145,25 +112,8 @@ class Bindings:
 
     @cached_property
     def sites(self) -> tuple[Binding, ...]:
-        """The modules that run a kernel in some mode, in the model's order; of a fusion its first member."""
-        modes = self._settled.modes
-        found = [
-            Binding(
-                path=site.path,
-                name=step.name,
-                module=site.module,
-                kernels=dict(zip(modes, decided.edit.kernels, strict=True)),
-                forwards=dict(zip(modes, decided.edit.forwards, strict=True)),
-                whole=site.module,
-            )
-            for site, step, decided in self._records()
-            if decided.swaps
-        ]
-        fused = [_fused(one, modes) for one in self._settled.fusions if one.fusion is not None]
-        if not fused:
-            return tuple(found)
-        places = {path: place for place, path in enumerate(self._settled.sites.paths)}
-        return tuple(sorted([*found, *fused], key=lambda binding: places[binding.path]))
+        """What runs a kernel in some mode, in the model's order: a module, one of its functions, or a fusion."""
+        return sites_of(self._settled)
 
     @contextmanager
     def originals(self) -> Iterator[None]:
@@ -179,6 +129,11 @@ class Bindings:
             yield
 
     @property
+    def modes(self) -> tuple[Mode, Mode]:
+        """The modes that the kernels follow, when not training and when training: the same one twice if it is fixed."""
+        return self._settled.modes
+
+    @property
     def report(self) -> Report:
         """Every site as it is now: what its present mode runs, or that it was reverted, or added, since."""
         rows = list(rows_of(self._settled))
@@ -188,12 +143,6 @@ class Bindings:
         except ApplyError as error:
             found = replace(found, notes=(*found.notes, f"added after apply: {error.message}"))
         return Report(rows=tuple(rows), notes=found.notes, idle=found.idle, absent=found.absent)
-
-    def _records(self) -> Iterator[tuple[Site, Step, Decided]]:
-        settled = self._settled
-        for place, (claim, decided) in enumerate(zip(settled.claims, settled.decided, strict=True)):
-            if claim is not None and decided is not None:
-                yield settled.sites[place], claim[0], decided
 
     def _edits(self) -> Iterator[tuple[Bound, Edit]]:
         """Yield the edits that are still there, each with what it is part of."""
@@ -229,20 +178,7 @@ class Bindings:
         for one in reversed(self._settled.fusions):
             if one.fusion is not None:
                 one.fusion.revert()
-
-
-def _fused(one: FusionSite, modes: tuple[Mode, Mode]) -> Binding:
-    fusion = one.fusion
-    assert fusion is not None
-    return Binding(
-        path=one.group.path,
-        name=one.step.name,
-        module=fusion.members[0],
-        kernels=dict(zip(modes, fusion.kernels, strict=True)),
-        forwards=dict(zip(modes, fusion.edits[0].forwards, strict=True)),
-        whole=Members.of(fusion) if len(fusion.members) > 1 else fusion.members[0],
-        kind="fusion" if one.step.node == "fusions" else "layer",
-    )
+        release(self._held)
 
 
 def _check_plan(plan: Any, model: Any) -> None:
@@ -273,7 +209,7 @@ def _modes(mode: Mode | str | None, compile: bool, model: nn.Module) -> tuple[Mo
     is_compiled = compile or compiled(model)
     if mode is None:
         return _COMPILE if is_compiled else _PLAIN
-    mode = _mode(mode)
+    mode = mode_of(mode)
     fixed = _COMPILE[mode.training] if compile else mode
     if is_compiled and not fixed.compiled:
         raise ApplyError(
@@ -281,13 +217,6 @@ def _modes(mode: Mode | str | None, compile: bool, model: nn.Module) -> tuple[Mo
             hint=f"give mode={_COMPILE[fixed.training].value!r}, or apply before torch.compile",
         )
     return fixed, fixed
-
-
-def _mode(mode: Mode | str) -> Mode:
-    try:
-        return Mode(mode)
-    except ValueError:
-        raise ApplyError(f"no mode {mode!r}", hint=f"the modes are {', '.join(Mode)}") from None
 
 
 @contextmanager

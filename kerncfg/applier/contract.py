@@ -35,7 +35,7 @@ __all__ = [
     "tensors",
 ]
 
-_FLAGS = ("has_backward", "can_torch_compile")
+_FLAGS = ("has_backward", "can_torch_compile", "deterministic")
 
 
 class _Nothing(nn.Module):
@@ -130,7 +130,7 @@ def _class_fault(code: Any) -> str | None:
         return "a layer kernel is stateless, this has an __init__ of its own"
     own = (vars(base) for base in code.__mro__ if base not in nn.Module.__mro__)
     if extra := sorted({name for names in own for name in names} - _MEMBERS):
-        allowed = "forward, has_backward and can_torch_compile"
+        allowed = "forward, has_backward, can_torch_compile and deterministic"
         return f"a layer kernel has no members but {allowed}, this has {', '.join(extra)}"
     forward = inspect.getattr_static(code, "forward")
     if isinstance(forward, staticmethod | classmethod) or not callable(forward):

@@ -11,6 +11,7 @@ from torch.jit import ScriptModule
 
 from kerncfg.applier.bind import Edit, Owner, reachable
 from kerncfg.applier.contract import Fit, MissingAttribute, conditions_fault, device_fault, fit, module_fault, tensors
+from kerncfg.applier.deterministic import undeclared
 from kerncfg.applier.edits import FUSION
 from kerncfg.applier.match import Claim, row
 from kerncfg.compiler.policy import unfit
@@ -318,10 +319,13 @@ class Decisions:
         return fit(code, layer, mode)
 
     def code_of(self, kernel: Kernel) -> Any:
-        """Return a kernel's code, or why it cannot be had; either is found out once."""
+        """Return a kernel's code, or why it cannot be had or may not run; either is found out once."""
         if kernel not in self._code:
             try:
-                self._code[kernel] = _answer(lambda: load(kernel, self.plan.trust, made=self._sources).code)
+                code = _answer(lambda: load(kernel, self.plan.trust, made=self._sources).code)
+                asked = self.plan.deterministic and not isinstance(code, str)
+                fault = undeclared(kernel, code, self.plan.target.device) if asked else None
+                self._code[kernel] = fault or code
             except SourceError as error:
                 self._code[kernel] = error.message.removeprefix(str(kernel.reference)).lstrip(": ")
         return self._code[kernel]

@@ -8,7 +8,7 @@ whole forward, its functions are not called any more.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kerncfg.documents.plan import Step
     from kerncfg.documents.target import Mode
 
-__all__ = ["FunctionClaim", "FunctionDecisions", "FunctionSite", "function_claims", "function_names"]
+__all__ = ["FunctionClaim", "FunctionDecisions", "FunctionSite", "counted", "function_claims", "function_names"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -88,6 +88,32 @@ def function_names(sites: Sites, registered: bool) -> Iterator[str]:
                 yield function.called
             elif function.name is not None:
                 yield function.name
+
+
+class Counter:
+    """How often a function was called."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the function, counted."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self.calls += 1
+            return function(*args, **kwargs)
+
+        return call
+
+
+def counted(site: FunctionSite) -> tuple[tuple[Callable[..., Any] | None, Callable[..., Any] | None], Counter]:
+    """Return the caller's forwards with the kernels of this one function, and how often they call them."""
+    counter, edit = Counter(), site.decided.edit
+    first, second = (function and counter.around(function) for function in edit.forwards)
+    if edit.forwards[0] is edit.forwards[1]:
+        second = first
+    replaced = Replaced(site.function.called, (first, second), edit.kernels)
+    return with_functions(edit.owner, site.site.layer.classes[-1], (replaced,)).forwards, counter
 
 
 def _calling(layer: LayerClass, function: Function) -> _Calling:

@@ -13,7 +13,7 @@ import click
 from kerncfg.cli.completing import prepare
 from kerncfg.cli.configs import schema, show, validate
 from kerncfg.cli.importing import import_
-from kerncfg.cli.jobs import compare, report, run
+from kerncfg.cli.jobs import bench, compare, report, run, verify
 from kerncfg.cli.locks import fetch, lock
 from kerncfg.cli.machines import completion, doctor
 from kerncfg.cli.plans import diff, explain, plan
@@ -41,6 +41,8 @@ for command in (
     lock,
     fetch,
     run,
+    verify,
+    bench,
     report,
     compare,
     show,

@@ -1,4 +1,4 @@
-"""`kerncfg run`: the main job, and sweeps of it; `kerncfg report` and `compare`: pages about them."""
+"""`kerncfg run`, and its sweeps; `verify` and `bench`: one half of it; `report` and `compare`: pages about runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kerncfg.cli.words import as_data, asking, code, data, locking, overrides_in
 if TYPE_CHECKING:
     from kerncfg.run import Outcome
 
-__all__ = ["compare", "report", "run"]
+__all__ = ["bench", "compare", "report", "run", "verify"]
 
 _FEW = 3  # rows with one reason that a line names
 
@@ -64,10 +64,62 @@ def run(
         data({"runs": [outcome.to_dict() for outcome in outcomes]})
     elif multirun:
         print_sweep(outcomes)
-        if len({outcome.folder.parent for outcome in outcomes}) == 1:
-            click.echo(f"next to each other: kerncfg compare {shown(outcomes[0].folder.parent)}", err=True)
+        if len({outcome.home.parent for outcome in outcomes}) == 1:
+            click.echo(f"next to each other: kerncfg compare {shown(outcomes[0].home.parent)}", err=True)
     codes = [0 if outcome.passed else 1 if outcome.error is None else code(outcome.error) for outcome in outcomes]
     return max(codes, default=0)
+
+
+@click.command()
+@asking(completing.words())
+@trusting
+@locking
+def verify(
+    words: tuple[str, ...], config_dir: Path | None, as_json: bool, trust: tuple[str, ...], lock: Path | None
+) -> int:
+    """Compare each swapped kernel with what it replaces.
+
+    Builds the model, applies the plan, and takes the whole model too. Exits with 1 where a kernel computes something else.
+    """
+    return _checked("verification", words, config_dir, as_json, trust, lock)
+
+
+@click.command()
+@asking(completing.words())
+@trusting
+@locking
+def bench(
+    words: tuple[str, ...], config_dir: Path | None, as_json: bool, trust: tuple[str, ...], lock: Path | None
+) -> int:
+    """Measure each swapped kernel against what it replaces.
+
+    Builds the model, applies the plan, and takes the whole model too. Exits with 1 where something cannot be measured.
+    """
+    return _checked("measurement", words, config_dir, as_json, trust, lock)
+
+
+def _checked(
+    stage: str,
+    words: tuple[str, ...],
+    config_dir: Path | None,
+    as_json: bool,
+    trust: tuple[str, ...],
+    lock: Path | None,
+) -> int:
+    from kerncfg import run as job
+
+    with redirect_stdout(sys.stderr) if as_json else nullcontext():
+        outcome = job.check(overrides_in(words), stage, config_dir=config_dir, trust=trust, lock=lock)
+    found = getattr(outcome, stage)
+    if as_json:
+        data(found.to_dict())
+    else:
+        click.echo(str(found))
+        for line in _idle(outcome):
+            click.echo(line, err=True)
+    if outcome.error is not None:
+        click.echo(f"error: {told(outcome.error)}", err=True)
+    return 0 if found.passed else 1
 
 
 def _made(output: Path, as_json: bool) -> None:

@@ -91,7 +91,7 @@ def print_sweep(outcomes: Sequence[Outcome]) -> None:
         model = outcome.measurement.model if outcome.measurement else None
         speedup = f"{model.speedup:.2f}" if model and model.speedup is not None else "-"
         cells = (str(outcome.number), " ".join(outcome.swept), swapped, "yes" if outcome.passed else "NO", speedup)
-        table.add_row(*map(Text, (*cells, shown(outcome.folder))))
+        table.add_row(*map(Text, (*cells, shown(outcome.home))))
     out = console()
     out.print(Text("\nsweep", style="bold"))
     out.print(table)

@@ -112,6 +112,8 @@ class _Reader(Reader):
             fallback=node["fallback"],
             strict=node["strict"],
             require_pin=node["require_pin"],
+            deterministic=node.get("deterministic", False),
+            seed=node.get("seed"),
             verify=node["verify"],
         )
 

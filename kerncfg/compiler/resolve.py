@@ -50,6 +50,8 @@ def resolve(config: Config, lock: Lock, request: Request, *, checks: Sequence[Ch
         target=request.target,
         steps=tuple(steps),
         strict=config.policy.strict,
+        deterministic=config.policy.deterministic,
+        seed=config.policy.seed,
         notes=config.notes,
         trust=request.trust,
     )

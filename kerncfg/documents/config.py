@@ -77,17 +77,22 @@ class Trust:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """What may fall back, what must be exact, and the thresholds of verification."""
+    """What may fall back, what must be exact or repeatable, and the thresholds of verification.
+
+    `seed` is what the random state is set to while the plan is applied; `None` leaves it alone.
+    """
 
     fallback: str
     strict: bool
     require_pin: bool
+    deterministic: bool = False
+    seed: int | None = None
     verify: Mapping[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the `policy` node."""
-        data = {"fallback": self.fallback, "strict": self.strict, "require_pin": self.require_pin}
-        return {**data, "verify": dict(self.verify)}
+        names = ("fallback", "strict", "require_pin", "deterministic", "seed")
+        return {**{name: getattr(self, name) for name in names}, "verify": dict(self.verify)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

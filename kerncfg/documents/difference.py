@@ -103,17 +103,22 @@ class Planned(Protocol):
     def steps(self) -> tuple[Step, ...]: ...
     @property
     def strict(self) -> bool: ...
+    @property
+    def deterministic(self) -> bool: ...
+    @property
+    def seed(self) -> int | None: ...
 
 
 def compare(before: Planned, after: Planned) -> Difference:
     """Return how the second plan differs from the first in what its digest covers: not in origins or reasons."""
     old, new = ({step.title: step for step in side.steps} for side in (before, after))
     changes = (change for name in sorted({*old, *new}) for change in _changes(name, old.get(name), new.get(name)))
+    policies = {key: (getattr(before, key), getattr(after, key)) for key in ("strict", "deterministic", "seed")}
     return Difference(
         before=before.digest,
         after=after.digest,
         target=_target(before.target, after.target),
-        policy={"strict": (before.strict, after.strict)} if before.strict != after.strict else {},
+        policy={key: pair for key, pair in policies.items() if pair[0] != pair[1]},
         changes=tuple(changes),
     )
 

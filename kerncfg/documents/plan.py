@@ -42,12 +42,14 @@ class Plan:
     """A decision that can be printed, compared, saved and sent.
 
     `trust` is the consent of whoever made the plan here; it is never written to a file, so a plan from a file
-    carries none. `strict` is the policy's, `notes` says what was ignored on the way.
+    carries none. `strict`, `deterministic` and `seed` are the policy's, `notes` says what was ignored on the way.
     """
 
     target: Target
     steps: tuple[Step, ...]
     strict: bool
+    deterministic: bool = False
+    seed: int | None = None
     notes: tuple[str, ...] = ()
     trust: Trust = field(default_factory=Trust, compare=False, repr=False)
 
@@ -68,6 +70,9 @@ class Plan:
             for step in self.steps
         ]
         data = {"schema": SCHEMA, "target": self.target.to_dict(), "strict": self.strict, "steps": steps}
+        # Only where they say something, so that plans of before these keys keep their digests.
+        data |= {"deterministic": True} if self.deterministic else {}
+        data |= {"seed": self.seed} if self.seed is not None else {}
         return hashlib.sha256(_dump(data, indent=None).encode()).hexdigest()
 
     def __repr__(self) -> str:
@@ -111,6 +116,8 @@ class Plan:
             "digest": self.digest,
             "target": self.target.to_dict(),
             "strict": self.strict,
+            "deterministic": self.deterministic,
+            "seed": self.seed,
             "notes": list(self.notes),
             "steps": [step.to_dict() for step in self.steps],
             "files": {
@@ -160,6 +167,8 @@ class Plan:
             target=Target.from_dict(data["target"]),
             steps=tuple(Step.from_dict(step, files) for step in data["steps"]),
             strict=data["strict"],
+            deterministic=data.get("deterministic", False),
+            seed=data.get("seed"),
             notes=tuple(data["notes"]),
         )
         if plan.digest != data["digest"]:

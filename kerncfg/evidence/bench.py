@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gc
-import statistics
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kerncfg.evidence.capture import Sample, capture, measured_modes, originals
-from kerncfg.evidence.contents import FOREIGN, cloned, contents, one_line, shape_of, tensors_of
+from kerncfg.evidence.contents import cloned, contents, shape_of, tensors_of
 from kerncfg.evidence.keeping import described, state_kept, undisturbed
-from kerncfg.evidence.rows import Measurement, TimedModel, TimedRow, Timing
+from kerncfg.evidence.rows import Generation, Measurement, TimedModel, TimedRow, Timing
+from kerncfg.evidence.timing import Contest, rounds
+from kerncfg.evidence.tokens import Speaking
 
 if TYPE_CHECKING:
     from torch import nn
@@ -26,40 +26,85 @@ if TYPE_CHECKING:
 
 __all__ = ["Measurement", "bench"]
 
-_WARM_UPS = 3
-_BLOCK = 2e-3  # seconds of repeated calls for one reading: a thousand times what reading the clock costs
-_PAIRS = 15  # wanted at least, if the budget allows: quartiles of fewer say little
-_MOST_PAIRS = 400
-_FEWEST_PAIRS = 3
-_FOR_QUARTILES = 8
-
 
 def bench(bindings: Bindings, inputs: Mapping[str, Any], *, seconds: float = 0.5) -> Measurement:
     """Time each swapped kernel on the inputs its sites get, and the model, in each mode that swaps something.
 
-    Readings of original and kernel alternate, and so does their order, so that a machine that warms up or is
-    shared slows both. `seconds` bounds each comparison, but for a warm-up and three pairs. Training is
-    timed forward and backward together. The model is left exactly as it was.
+    Training is timed forward and backward together, a language model besides by what it reads and writes. `seconds`
+    bounds each comparison, but for warm-ups and the fewest readings; `timing` says how they are taken. The model is
+    left exactly as it was.
     """
     if not bindings.sites:
         return Measurement(rows=(), model=None, notes=("nothing is swapped, so there is nothing to measure",))
     captured = capture(bindings, inputs)
-    modes = measured_modes(bindings)
+    notes = [f"{path}: not reached by the run of the model, so not measured" for path in captured.unreached]
     rows: list[TimedRow] = []
     whole: dict[Mode, Timing] = {}
+    generation = None
     parts = [part for binding in bindings.sites for part in binding.modules]
     with undisturbed(bindings.model, parts), _no_collections():
-        for mode in modes:
+        for mode in measured_modes(bindings):
             bindings.model.train(mode.training)
-            with originals(bindings):
-                found = [_row(sample, mode, seconds) for sample in captured.samples if sample.binding.kernels.get(mode)]
-            rows += found
-            if faulty := next((row for row in found if row.reason), None):
-                whole[mode] = Timing(reason=f"not run with its kernels: {faulty.path}: see its row")
-            elif found:
-                whole[mode] = _whole(bindings, inputs, mode, seconds)
-    notes = tuple(f"{path}: not reached by the run of the model, so not measured" for path in captured.unreached)
-    return Measurement(rows=tuple(rows), model=_model(whole), notes=notes)
+            samples = [sample for sample in captured.samples if sample.binding.kernels.get(mode)]
+            if not samples:
+                continue
+            race = _Race(bindings, inputs, mode, samples, seconds)
+            race.run()
+            rows += race.rows()
+            whole[mode] = race.whole()
+            generation = generation or race.generation()
+            notes += [note for note in race.notes if note not in notes]
+    return Measurement(rows=tuple(rows), model=_model(whole), generation=generation, notes=tuple(notes))
+
+
+class _Race:
+    """One mode: every site's kernel, the whole model, and what a language model reads and writes, block by block."""
+
+    def __init__(
+        self, bindings: Bindings, inputs: Mapping[str, Any], mode: Mode, samples: list[Sample], seconds: float
+    ) -> None:
+        self._bindings, self._mode = bindings, mode
+        self._samples = samples
+        self._sites = [_Site(sample, mode, seconds) for sample in samples]
+        self._model = _whole(bindings, inputs, mode, seconds)
+        self._speaking = Speaking.of(bindings, inputs, seconds) if not mode.training else None
+        self.notes: list[str] = []
+
+    def run(self) -> None:
+        """Take every block; the model is spared kernels that raise."""
+        rounds([self._all_sites, self._all_models])
+        idle = {one.sample.paths: one.sample.binding.name for one in self._sites if not one.called}
+        self.notes += [
+            f"{path}: {name} was not called by the run of the model, so not measured"
+            for paths, name in idle.items()
+            for path in paths
+        ]
+
+    def _all_sites(self) -> None:
+        with originals(self._bindings):
+            for site in self._sites:
+                site.block()
+
+    def _all_models(self) -> None:
+        if self._model.reason is None and (faulty := next((one for one in self._sites if one.contest.reason), None)):
+            self._model.reason = f"not run with its kernels: {faulty.sample.paths[0]}: see its row"
+        self._model.block()
+        if self._speaking is not None and self._model.reason is None:
+            self._speaking.block()
+
+    def rows(self) -> list[TimedRow]:
+        return [site.row() for site in self._sites if site.called]
+
+    def whole(self) -> Timing:
+        return self._model.timing()
+
+    def generation(self) -> Generation | None:
+        if self._speaking is None or self._model.reason is not None:
+            return None
+        if self._speaking.reason is not None:
+            self.notes.append(f"tokens per second are not measured: {self._speaking.reason}")
+            return None
+        return self._speaking.generation()
 
 
 @dataclass(kw_only=True)
@@ -129,43 +174,63 @@ def _simple(outline: Mapping[str, Any]) -> bool:
     return not any(place.count("[") + place.count(".") > 2 for place in outline)
 
 
-def _row(sample: Sample, mode: Mode, seconds: float) -> TimedRow:
-    binding = sample.binding
-    kernel = binding.kernels[mode]
-    assert kernel is not None
+class _Site:
+    """One kernel on the inputs of one kind of site."""
 
-    def call(forward: Callable[..., Any]) -> _Call:
+    def __init__(self, sample: Sample, mode: Mode, seconds: float) -> None:
+        self.sample, self._mode = sample, mode
+        binding = sample.binding
+        self.contest = Contest(
+            partial(self._call, binding.original()),
+            partial(self._call, binding.forward(mode)),
+            torch.device(sample.device),
+            seconds,
+        )
+        self._before = binding.calls() if binding.calls else 0
+
+    @property
+    def called(self) -> bool:
+        """Whether the kernel ran, which is not so where it is only a part of the forward and nothing came by it."""
+        calls = self.sample.binding.calls
+        return calls is None or calls() > self._before or self.contest.reason is not None
+
+    def block(self) -> None:
+        module = self.sample.binding.whole
+        with state_kept(module) as changes:
+            self.contest.block()
+        weights = {name for name, _ in module.named_parameters()}
+        if done := {place: change for place, change in changes.items() if place in weights}:
+            self.contest.reason = described(done)
+
+    def row(self) -> TimedRow:
+        sample, kernel = self.sample, self.sample.binding.kernels[self._mode]
+        assert kernel is not None
+        return TimedRow(
+            name=sample.binding.name,
+            path=sample.paths[0],
+            sites=len(sample.paths),
+            kernel=str(kernel.reference),
+            mode=self._mode.value,
+            device=sample.device,
+            dtype=sample.dtype,
+            shape=sample.shape,
+            **_fields(self.contest.timing()),
+        )
+
+    def _call(self, forward: Callable[..., Any]) -> _Call:
+        sample, training = self.sample, self._mode.training
         inputs = (sample.args, dict(sample.kwargs))
-        return _Call(forward=forward, module=binding.whole, inputs=inputs, training=mode.training)
-
-    device = torch.device(sample.device)
-    with state_kept(binding.whole) as changes:
-        timing = _timed(partial(call, binding.original()), partial(call, binding.forward(mode)), device, seconds)
-    weights = {name for name, _ in binding.whole.named_parameters()}
-    done = {place: change for place, change in changes.items() if place in weights}
-    if done:
-        timing = Timing(reason=described(done))
-    return TimedRow(
-        name=binding.name,
-        path=sample.paths[0],
-        sites=len(sample.paths),
-        kernel=str(kernel.reference),
-        mode=mode.value,
-        device=sample.device,
-        dtype=sample.dtype,
-        shape=sample.shape,
-        **_fields(timing),
-    )
+        return _Call(forward=forward, module=sample.binding.whole, inputs=inputs, training=training)
 
 
-def _whole(bindings: Bindings, inputs: Mapping[str, Any], mode: Mode, seconds: float) -> Timing:
+def _whole(bindings: Bindings, inputs: Mapping[str, Any], mode: Mode, seconds: float) -> Contest:
     model = bindings.model
 
     def call(around: Callable[[], AbstractContextManager[None]]) -> _Call:
         return _Call(forward=model, module=model, inputs=((), dict(inputs)), training=mode.training, around=around)
 
     device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
-    return _timed(partial(call, partial(originals, bindings)), partial(call, nullcontext), device, seconds)
+    return Contest(partial(call, partial(originals, bindings)), partial(call, nullcontext), device, seconds)
 
 
 def _model(whole: Mapping[Mode, Timing]) -> TimedModel | None:
@@ -177,99 +242,6 @@ def _model(whole: Mapping[Mode, Timing]) -> TimedModel | None:
 
 def _fields(timing: Timing) -> dict[str, Any]:
     return {name: getattr(timing, name) for name in Timing.__slots__}
-
-
-def _timed(original: Callable[[], _Call], kernel: Callable[[], _Call], device: torch.device, seconds: float) -> Timing:
-    """Time two calls against each other; what one of them raises becomes the reason."""
-    try:
-        pair = (original(), kernel())
-        costs = [_warm(call, device, seconds) for call in pair]
-        memory = [_peak(call, device) for call in pair]
-        once = any(call.used_up for call in pair)
-        repeats = 1 if once else max(1, int(min(_BLOCK / max(costs), seconds / _PAIRS / sum(costs))))
-        readings = _readings(pair, repeats, device, seconds)
-    except FOREIGN as error:  # foreign code; a kernel that raises fails its row, not the run
-        return Timing(reason=f"raised {one_line(error)}")
-    times = [statistics.median(reading) for reading in zip(*readings, strict=True)]
-    ratios = [one / other for one, other in readings]
-    speedup, spread = times[0] / times[1], _spread(ratios)
-    return Timing(
-        original_s=times[0],
-        kernel_s=times[1],
-        speedup=speedup,
-        spread=spread,
-        verdict=_verdict(speedup, statistics.median(ratios), spread),
-        runs=len(readings),
-        original_bytes=memory[0],
-        kernel_bytes=memory[1],
-    )
-
-
-def _readings(
-    pair: tuple[_Call, _Call], repeats: int, device: torch.device, seconds: float
-) -> list[tuple[float, float]]:
-    readings: list[tuple[float, float]] = []
-    end = time.perf_counter() + seconds
-    while len(readings) < _FEWEST_PAIRS or (time.perf_counter() < end and len(readings) < _MOST_PAIRS):
-        if len(readings) % 2:
-            second, first = _reading(pair[1], repeats, device), _reading(pair[0], repeats, device)
-        else:
-            first, second = _reading(pair[0], repeats, device), _reading(pair[1], repeats, device)
-        readings.append((first, second))
-    return readings
-
-
-def _verdict(speedup: float, paired: float, spread: float) -> str:
-    """Say what is faster where the ratio of the medians and the median of the pairs' ratios both show it."""
-    if min(speedup, paired) > 1 + spread:
-        return "faster"
-    return "slower" if min(1 / speedup, 1 / paired) > 1 + spread else "none"
-
-
-def _spread(ratios: Sequence[float]) -> float:
-    """Return the interquartile range relative to the median; of too few for quartiles, twice the range."""
-    if len(ratios) < _FOR_QUARTILES:
-        return 2 * (max(ratios) - min(ratios)) / statistics.median(ratios)
-    low, middle, high = statistics.quantiles(ratios, n=4)
-    return (high - low) / middle
-
-
-def _warm(call: _Call, device: torch.device, seconds: float) -> float:
-    """Run a few times, so that compilers and caches have done their work, and return seconds a call."""
-    costs = [_reading(call, 1, device)]
-    while len(costs) < _WARM_UPS and sum(costs) < seconds / 4:
-        costs.append(_reading(call, 1, device))
-    return min(costs)
-
-
-def _reading(call: _Call, repeats: int, device: torch.device) -> float:
-    call.refresh()
-    with call.around():
-        if device.type == "cpu":
-            start = time.perf_counter()
-            for _ in range(repeats):
-                call()
-            return (time.perf_counter() - start) / repeats
-        first, last = (torch.Event(device, enable_timing=True) for _ in range(2))
-        first.record()
-        for _ in range(repeats):
-            call()
-        last.record()
-        last.synchronize()
-        return float(first.elapsed_time(last)) / 1e3 / repeats
-
-
-def _peak(call: _Call, device: torch.device) -> int | None:
-    if device.type != "cuda":
-        return None
-    call.refresh()
-    torch.cuda.synchronize(device)
-    held = torch.cuda.memory_allocated(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    with call.around():
-        call()
-    torch.cuda.synchronize(device)
-    return torch.cuda.max_memory_allocated(device) - held
 
 
 @contextmanager

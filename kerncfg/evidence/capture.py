@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Hashable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kerncfg.documents.plan import Kernel
     from kerncfg.documents.target import Mode
 
-__all__ = ["Captured", "Sample", "capture", "input_contents", "measured_modes", "originals"]
+__all__ = ["Captured", "Forgetful", "Sample", "capture", "input_contents", "measured_modes", "originals"]
 
 _SHAPES = 4  # of the inputs that a row shows
 
@@ -100,9 +100,9 @@ def capture(bindings: Bindings, inputs: Mapping[str, Any]) -> Captured:
                 calls.note(site, args, kwargs)
 
             hooks.callback(binding.module.register_forward_pre_hook(hook, with_kwargs=True).remove)
-        forgetful = _Forgetful()
+        forgetful = Forgetful()
         try:
-            with undisturbed(model), torch.autograd.graph.saved_tensors_hooks(forgetful.pack, forgetful.unpack):
+            with undisturbed(model), forgetful.hooks():
                 _run(model, inputs)
         except ApplyError:
             if not forgetful.asked:
@@ -169,16 +169,22 @@ class _Calls:
         )
 
 
-class _Forgetful:
+class Forgetful:
     """Keeps no tensor alive for a backward, and knows if somebody asked for one that is gone."""
 
     def __init__(self) -> None:
         self.asked = False
 
+    def hooks(self) -> AbstractContextManager[Any]:
+        """Let autograd record, and save nothing."""
+        return torch.autograd.graph.saved_tensors_hooks(self.pack, self.unpack)
+
     def pack(self, tensor: torch.Tensor) -> weakref.ref[torch.Tensor]:
+        """Remember where a tensor is."""
         return weakref.ref(tensor)
 
     def unpack(self, packed: weakref.ref[torch.Tensor]) -> torch.Tensor:
+        """Return it, if it is still there."""
         found = packed()
         if found is None:
             self.asked = True

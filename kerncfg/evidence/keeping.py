@@ -231,20 +231,28 @@ def _one(now: Any, then: Any) -> bool:
 
 
 @contextmanager
-def undisturbed(model: nn.Module, parts: Iterable[nn.Module] = ()) -> Iterator[None]:
+def undisturbed(model: nn.Module, parts: Iterable[nn.Module] = ()) -> Iterator[Callable[[], None]]:
     """Put a model, the random state and the process back on the way out; gradients are absent meanwhile.
 
     Of parameters, the values are kept (in the CPU's memory) only of `parts`, which kernels can reach: a whole model
-    may not fit twice.
+    may not fit twice. Yields what puts the model alone back, to begin anew.
     """
     parameters = {id(parameter) for parameter in model.parameters()}
     reachable = {id(parameter) for part in parts for parameter in part.parameters()}
     memory = Memory(model, valued=lambda tensor: id(tensor) not in parameters or id(tensor) in reachable, host=True)
-    with process_kept(), _random_state_kept(model):
+
+    def bare() -> None:
         for parameter in model.parameters():
             parameter.grad = None
+
+    def again() -> None:
+        memory.restore()
+        bare()
+
+    with process_kept(), _random_state_kept(model):
+        bare()
         try:
-            yield
+            yield again
         finally:
             memory.restore()
 
@@ -252,6 +260,10 @@ def undisturbed(model: nn.Module, parts: Iterable[nn.Module] = ()) -> Iterator[N
 # Read and written by these names: what one call switches for the whole process.
 _FLAGS: Mapping[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "the default dtype": (torch.get_default_dtype, torch.set_default_dtype),
+    "the default device": (
+        torch.get_default_device,
+        lambda value: torch.set_default_device(None if value.type == "cpu" else value),
+    ),
     "gradient mode": (torch.is_grad_enabled, torch.set_grad_enabled),
     "deterministic algorithms": (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
     "the number of threads": (torch.get_num_threads, torch.set_num_threads),

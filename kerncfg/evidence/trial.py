@@ -28,7 +28,8 @@ class Trial:
 
     `given` is what the forward left of the inputs, where that is not what it found; `None` stands for what is gone.
     `module` and `process` are what the run changed besides, `draws` what it did to the random state. `live` keeps the
-    memory of the results, so that a later run cannot be given it by chance.
+    memory of the results, so that a later run cannot be given it by chance. `aliases` are results that share memory
+    with an input, `strides` how each result lies in memory.
     """
 
     outputs: dict[str, Any] = field(default_factory=dict)
@@ -39,6 +40,8 @@ class Trial:
     module: dict[str, Change] = field(default_factory=dict)
     process: list[str] = field(default_factory=list)
     draws: list[str] = field(default_factory=list)
+    aliases: list[str] = field(default_factory=list)
+    strides: dict[str, tuple[int, ...]] = field(default_factory=dict)
     hazards: list[str] = field(default_factory=list)
     fault: str | None = None
 
@@ -70,7 +73,9 @@ def attempt(
                 outputs = {place: part for place, part in parts.items() if isinstance(part, torch.Tensor)}
                 # Cloned before the backward, which may use the buffers of the results for its own.
                 trial.outputs, trial.live = settled(parts), [output.detach() for output in outputs.values()]
-                trial.given = _left(input_contents(sample.args, sample.kwargs), input_contents(args, kwargs))
+                left = input_contents(args, kwargs)
+                trial.given = _left(input_contents(sample.args, sample.kwargs), left)
+                trial.aliases, trial.strides = _aliases(outputs, left), _strides(outputs)
                 if training:
                     trial.upstream = _drawn(outputs) if upstream is None else upstream
                     _backward(trial, outputs, module, _named(args, kwargs, leaves))
@@ -98,6 +103,27 @@ def in_float64(
     with Wide():  # type: ignore[no-untyped-call]
         forward = sample.binding.original(module)
         return attempt(forward, module, wide, seed=seed, training=training, upstream=given, grad=grad)
+
+
+def _aliases(outputs: Mapping[str, torch.Tensor], given: Mapping[str, Any]) -> list[str]:
+    memory = {storage: place for place, part in given.items() if (storage := _storage(part)) is not None}
+    held = [(place, storage) for place, output in outputs.items() if (storage := _storage(output)) is not None]
+    return [f"{place} shares memory with {memory[storage]}" for place, storage in held if storage in memory]
+
+
+def _storage(part: Any) -> int | None:
+    plain = isinstance(part, torch.Tensor) and part.layout == torch.strided and not part.is_nested and not part.is_meta
+    return part.untyped_storage().data_ptr() if plain and part.numel() else None
+
+
+def _strides(outputs: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
+    """Return the steps between neighbours along every dimension that has some."""
+    plain = {place: one for place, one in outputs.items() if one.layout == torch.strided and not one.is_nested}
+    return {
+        place: tuple(step for step, size in zip(one.stride(), one.shape, strict=True) if size > 1)
+        for place, one in plain.items()
+        if one.numel()
+    }
 
 
 def _prepared(sample: Sample, *, training: bool) -> tuple[Any, dict[int, torch.Tensor]]:

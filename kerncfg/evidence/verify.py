@@ -52,6 +52,12 @@ def verify(bindings: Bindings, inputs: Mapping[str, Any], policy: Mapping[str, A
                     if kernel := sample.binding.kernels.get(mode):
                         findings.setdefault((place, kernel), []).append(_compare(sample, mode, thresholds))
     notes = [f"{path}: not reached by the run of the model, so not verified" for path in captured.unreached]
+    for place, kernel in [key for key, found in findings.items() if not any(one.called for one in found)]:
+        del findings[place, kernel]
+        notes += [
+            f"{path}: {captured.samples[place].binding.name} was not called by the run of the model, so not verified"
+            for path in captured.samples[place].paths
+        ]
     notes += [
         f"inputs{place}: {kind} cannot be copied, so every run got it as the one before left it"
         for place, kind in copied(dict(inputs))[1]
@@ -76,11 +82,15 @@ class _Finding:
     hazards: list[str] = field(default_factory=list)
     reference: str = "float64"
     fault: str | None = None
+    called: bool = True  # where the kernel is only a part of the forward: whether it was run at all
 
 
 def _compare(sample: Sample, mode: Mode, thresholds: Thresholds) -> _Finding:
     """Compare for every seed; what cannot be copied is named before anybody is blamed."""
+    calls = sample.binding.calls
+    before = calls() if calls else 0
     finding = _compared(sample, mode, thresholds)
+    finding.called = calls is None or calls() > before or finding.fault is not None
     if sample.shared:
         names = " and ".join(sample.shared)
         finding.reference = f"none, {names} cannot be copied, so every run got it as the one before left it"
@@ -152,7 +162,17 @@ def _hazards(own: Trial, kernel: Trial) -> list[str]:
     unseen = [f"{words}, which cannot be looked into, and is not compared" for words in opaque(own.outputs)]
     left = [place for place in own.module if place not in kernel.module and place not in _kept_values(own)]
     counts = [f"leaves the module's {place} as it was, which the original sets" for place in left]
-    return [*kernel.hazards, *draws, *unseen, *counts]
+    aliases = [words for words in kernel.aliases if words not in own.aliases]
+    return [*kernel.hazards, *draws, *unseen, *counts, *aliases, *_laid_otherwise(own, kernel)]
+
+
+def _laid_otherwise(own: Trial, kernel: Trial) -> list[str]:
+    pairs = [(place, step, own.strides[place]) for place, step in kernel.strides.items() if place in own.strides]
+    return [
+        f"{place} has the strides {mine}, the original's {theirs}"
+        for place, mine, theirs in pairs
+        if mine != theirs and len(mine) == len(theirs)
+    ]
 
 
 def _no_reference(owns: Sequence[Trial], truths: Sequence[Trial]) -> str | None:

@@ -1,4 +1,4 @@
-"""The whole model with all its kernels against itself without: what no single call shows.
+"""The whole model with all its kernels, and with each alone, against itself without: what no single call shows.
 
 A kernel that is right for the first call and wrong for a later one, or that returns memory it uses again, is found
 here and nowhere else. Models amplify differences, so the yardstick is what the model itself makes of rounding:
@@ -11,24 +11,27 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils import _pytree as pytree
 
-from kerncfg.evidence.capture import originals
+from kerncfg.applier.bind import Edit, Owner, bind, unbind
+from kerncfg.evidence.capture import Forgetful, originals
 from kerncfg.evidence.compare import Thresholds, compare, structure
-from kerncfg.evidence.contents import FOREIGN, cloned, contents, one_line, settled
+from kerncfg.evidence.contents import FOREIGN, cloned, contents, equal, one_line, settled
 from kerncfg.evidence.judge import Difference, judge, judge_rows
 from kerncfg.evidence.keeping import process_kept, undisturbed
-from kerncfg.evidence.rows import Whole
+from kerncfg.evidence.rows import Alone, Whole
 from kerncfg.evidence.widen import Wide, own_copy, widened
 
 if TYPE_CHECKING:
     from torch import nn
 
     from kerncfg.applier.apply import Bindings
+    from kerncfg.documents.plan import Kernel
     from kerncfg.documents.target import Mode
 
 __all__ = ["failed", "whole"]
@@ -39,21 +42,27 @@ _SEED = 20_260_101
 _MOVED = 4
 _RANDOM = "none, the model draws random numbers: its output is shown and not judged"
 
+_MEASURES = ("max_abs", "max_rel", "identical", "within")
+
 Parts = dict[str, Any]
 
 
 def whole(bindings: Bindings, inputs: Mapping[str, Any], modes: Sequence[Mode], thresholds: Thresholds) -> Whole:
     """Compare the model's output in each mode that swaps something; return the first that fails, else the first.
 
-    The model is left as it was before.
+    In the mode that is returned every kernel runs alone besides. The model is left as it was before.
     """
     swapping = [mode for mode in modes if any(site.kernels.get(mode) for site in bindings.sites)]
-    rows: list[Whole] = []
-    for mode in swapping:
-        rows.append(_Comparison(bindings, inputs, mode, thresholds).row())
-        if not rows[-1].passed:
-            return rows[-1]
-    return rows[0]
+    first: tuple[_Comparison, Whole] | None = None
+    with undisturbed(bindings.model, [part for site in bindings.sites for part in site.modules]) as again:
+        for mode in swapping:
+            comparison = _Comparison(bindings, inputs, mode, thresholds, again)
+            row = comparison.row(first and first[0])
+            if not row.passed:
+                return comparison.apart(row)
+            first = first or (comparison, row)
+        assert first is not None  # a site swaps in some mode
+        return first[0].apart(first[1])
 
 
 def failed(mode: Mode, reason: str) -> Whole:
@@ -64,34 +73,70 @@ def failed(mode: Mode, reason: str) -> Whole:
 class _Comparison:
     """One mode: the original's result, the kernels', and as many more as it takes to tell them apart."""
 
-    def __init__(self, bindings: Bindings, inputs: Mapping[str, Any], mode: Mode, thresholds: Thresholds) -> None:
+    def __init__(
+        self,
+        bindings: Bindings,
+        inputs: Mapping[str, Any],
+        mode: Mode,
+        thresholds: Thresholds,
+        again: Callable[[], None],
+    ) -> None:
         self._bindings, self._inputs, self._mode, self._thresholds = bindings, inputs, mode, thresholds
-        self._sites = [site.module for site in bindings.sites]
+        self._again = again
         self._grad = mode.training
         self._draws = False
+        self._own: Parts | None = None
+        self._reference: tuple[str, Parts | None] = ("none", None)
+        self._others: list[Parts] = []
 
-    def row(self) -> Whole:
+    def row(self, before: _Comparison | None) -> Whole:
         try:
-            own = self._original()
+            self._own = self._original()
         except FOREIGN as error:
             return failed(self._mode, f"cannot be compared: without kernels it raised {one_line(error)}")
-        draws = self._draws
+        if before is not None and before._own is not None and not before._draws and _identical(before._own, self._own):
+            self._reference = before._reference  # a model that is the same in training has the same reference
+        else:
+            self._reference = (_RANDOM, None) if self._draws else self._truth()
+        found, passed = self._compared(nullcontext)
+        return _row(self._mode, found, reference=self._reference[0] if found.count else "none", passed=passed)
+
+    def apart(self, row: Whole) -> Whole:
+        """Return the row with what each kernel does by itself, which is the row itself where there is but one."""
+        kernels = {
+            (site.name, kernel): None for site in self._bindings.sites if (kernel := site.kernels.get(self._mode))
+        }
+        if self._own is None:
+            return row
+        found = [
+            (name, kernel, *self._compared(partial(self._only, name, kernel)))
+            for name, kernel in (kernels if len(kernels) > 1 else ())
+        ]
+        alone = [_alone(name, kernel, one, passed) for name, kernel, one, passed in found]
+        if not found:
+            measures = {name: getattr(row, name) for name in (*_MEASURES, "passed", "reason")}
+            alone = [Alone(name=name, kernel=str(kernel.reference), **measures) for name, kernel in kernels]
+        alone.sort(key=lambda one: -_size(one.max_rel))
+        return replace(row, alone=tuple(alone), reason=row.reason and f"{row.reason}{_blame(alone)}")
+
+    def _compared(self, around: Callable[[], AbstractContextManager[Any]]) -> tuple[Difference, bool]:
+        own, (_, truth) = self._own, self._reference
+        assert own is not None
+        draws = self._reference[0] is _RANDOM
         try:
-            kernel = self._run(nullcontext, self._sites)
+            kernel = self._run(around)
         except FOREIGN as error:  # foreign code again
-            return failed(self._mode, f"raised {one_line(error)}")
+            return Difference(reasons=(f"raised {one_line(error)}",)), False
         if unlike := structure(own, kernel):
-            return failed(self._mode, unlike)
+            return Difference(reasons=(unlike,)), False
         if draws:
             found = self._judged(own, kernel, None, None)
-            finite = found.max_abs is None or math.isfinite(found.max_abs)
-            return _row(self._mode, found, reference=_RANDOM, passed=finite)
-        reference, truth = self._truth()
-        found = self._judged(own, kernel, truth, [])
-        if not found.passed:
-            others = [self._run(partial(self._moved, number)) for number in range(_MOVED)]
-            found = self._judged(own, kernel, truth, others)
-        return _row(self._mode, found, reference=reference, passed=found.passed)
+            return found, found.max_abs is None or math.isfinite(found.max_abs)
+        found = self._judged(own, kernel, truth, self._others)
+        if not found.passed and not self._others:
+            self._others = [self._run(partial(self._moved, number)) for number in range(_MOVED)]
+            found = self._judged(own, kernel, truth, self._others)
+        return found, found.passed
 
     def _judged(self, own: Parts, kernel: Parts, truth: Parts | None, others: Sequence[Parts] | None) -> Difference:
         weights = {tensor.dtype for tensor in self._bindings.model.parameters() if tensor.is_floating_point()}
@@ -114,15 +159,40 @@ class _Comparison:
             self._grad = True  # a model that differentiates in its own forward cannot run without
             return self._run(partial(originals, self._bindings))
 
-    def _run(self, around: Callable[[], AbstractContextManager[Any]], parts: Sequence[nn.Module] = ()) -> Parts:
-        model, mode = self._bindings.model, self._mode
-        with undisturbed(model, parts), torch.set_grad_enabled(self._grad), process_kept() as process:
-            model.train(mode.training)
-            with around():
-                process.seed(_SEED)
-                result = model(**cloned(dict(self._inputs)))
-                self._draws = bool(process.draws())
-            return settled(contents(result, "output"))
+    def _run(self, around: Callable[[], AbstractContextManager[Any]]) -> Parts:
+        """Run the model once; nobody asks for its backward, so its activations are not kept unless it does itself."""
+        forgetful = Forgetful()
+        try:
+            return self._result(around, forgetful.hooks() if self._grad else nullcontext())
+        except FOREIGN:
+            if not forgetful.asked:
+                raise
+        return self._result(around, nullcontext())
+
+    def _result(self, around: Callable[[], AbstractContextManager[Any]], keeping: AbstractContextManager[Any]) -> Parts:
+        model = self._bindings.model
+        try:
+            with torch.set_grad_enabled(self._grad), process_kept() as process, keeping:
+                model.train(self._mode.training)
+                with around():
+                    process.seed(_SEED)
+                    result = model(**cloned(dict(self._inputs)))
+                    self._draws = bool(process.draws())
+                return settled(contents(result, "output"))
+        finally:
+            self._again()
+
+    def _only(self, name: str, kernel: Kernel) -> ExitStack:
+        """Let every site run its own forward, but for those of one row that run one kernel."""
+        stack, owner, mode = ExitStack(), Owner.of("evidence"), self._mode
+        stack.enter_context(originals(self._bindings))
+        for site in self._bindings.sites:
+            if (site.name, site.kernels.get(mode)) == (name, kernel):
+                for module, forward in site.runs(mode):
+                    edit = Edit(owner, (forward, forward), (kernel, kernel))
+                    bind(module, edit)
+                    stack.callback(unbind, module, edit)
+        return stack
 
     def _moved(self, number: int) -> ExitStack:
         """Let the originals run, and move what swapped layers return by up to one eps."""
@@ -143,24 +213,48 @@ class _Comparison:
             stack.callback(site.modules[-1].register_forward_hook(hook).remove)
         return stack
 
-    def _truth(self) -> tuple[str, Parts | None]:
+    def _truth(self, keeping: AbstractContextManager[Any] | None = None) -> tuple[str, Parts | None]:
         """Return the result in float64, or why there is none and the original is the yardstick."""
         model, mode = self._bindings.model, self._mode
         if lack := _lack_of_memory(model):
             return f"none, {lack}", None
+        forgetful = Forgetful()
         try:
-            with undisturbed(model), torch.set_grad_enabled(self._grad), process_kept() as process:
+            with torch.set_grad_enabled(self._grad), process_kept() as process, keeping or forgetful.hooks():
                 copy = own_copy(model).train(mode.training)
                 given = widened(dict(self._inputs))
                 process.seed(_SEED)
                 with Wide():  # type: ignore[no-untyped-call]
                     return "float64", settled(contents(copy(**given), "output"))
         except FOREIGN as error:
+            if forgetful.asked:  # it differentiates in its own forward
+                return self._truth(nullcontext())
             return f"none, the model does not run in float64: {one_line(error)}", None
 
 
+def _identical(one: Parts, other: Parts) -> bool:
+    return one.keys() == other.keys() and all(equal(part, other[place]) for place, part in one.items())
+
+
+def _alone(name: str, kernel: Kernel, found: Difference, passed: bool) -> Alone:
+    measures = {measure: getattr(found, measure) for measure in _MEASURES}
+    reason = found.reasons[0] if found.reasons else None
+    return Alone(name=name, kernel=str(kernel.reference), passed=passed, reason=reason, **measures)
+
+
+def _blame(alone: Sequence[Alone]) -> str:
+    if len(alone) < 2:
+        return ""
+    moving = [f"{one.name} ({one.kernel})" for one in alone if not one.passed]
+    return f"; it is {' and '.join(moving)} alone" if moving else "; no kernel does so alone"
+
+
+def _size(value: float | None) -> float:
+    return math.inf if value is None or math.isnan(value) else value
+
+
 def _row(mode: Mode, found: Difference, *, reference: str, passed: bool) -> Whole:
-    measures = {name: getattr(found, name) for name in ("max_abs", "max_rel", "identical", "within")}
+    measures = {name: getattr(found, name) for name in _MEASURES}
     reason = found.reasons[0] if found.reasons else None
     return Whole(mode=mode.value, passed=passed, reason=reason, reference=reference, **measures)
 

@@ -38,9 +38,19 @@ def own_copy(module: nn.Module) -> nn.Module:
     """Return a copy in float64 that runs no kernels."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", KerncfgWarning)  # it says that a copy lost its kernel, which is the aim
-        made = copy.deepcopy(module)
+        made = copy.deepcopy(module, _doubles(module))
     revert(made)
     return made.double()
+
+
+def _doubles(module: nn.Module) -> dict[int, Any]:
+    """Return what stands for each narrow parameter in a copy, so that none is held in its own type as well."""
+    found: dict[int, Any] = {}
+    for parameter in module.parameters():
+        if type(parameter) is torch.nn.Parameter and parameter.dtype in _NARROW and parameter.layout == torch.strided:
+            wide = parameter.detach().double()
+            found[id(parameter)] = torch.nn.Parameter(wide, requires_grad=parameter.requires_grad)
+    return found
 
 
 def widened(value: Any) -> Any:

@@ -65,6 +65,7 @@ class ForCausalLMLoss(nn.Module):
 
     can_torch_compile = True
     has_backward = True
+    deterministic = True
 
     def forward(
         self,

@@ -91,6 +91,7 @@ class GeGLUMLP(nn.Module):
 
     can_torch_compile = True
     has_backward = True
+    deterministic = True
 
     gate_proj: nn.Module
     up_proj: nn.Module

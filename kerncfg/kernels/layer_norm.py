@@ -78,6 +78,7 @@ class LayerNorm(nn.Module):
 
     can_torch_compile = True
     has_backward = True
+    deterministic = True
 
     normalized_shape: tuple[int, ...]
     weight: torch.Tensor | None

@@ -67,6 +67,7 @@ class RMSNorm(nn.Module):
 
     can_torch_compile = True
     has_backward = True
+    deterministic = True
 
     weight: torch.Tensor
     variance_epsilon: float

@@ -104,6 +104,7 @@ class RMSNormMLP(nn.Module):
 
     can_torch_compile = True
     has_backward = True
+    deterministic = True
 
     weight: torch.Tensor
     variance_epsilon: float

@@ -118,6 +118,7 @@ class RotaryPosEmb(nn.Module):
 
     can_torch_compile = True
     has_backward = True
+    deterministic = True
 
     def forward(
         self, q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, unsqueeze_dim: int = 1

@@ -60,6 +60,7 @@ class SwiGLUMLP(nn.Module):
 
     can_torch_compile = True
     has_backward = True
+    deterministic = True
 
     gate_proj: nn.Module
     up_proj: nn.Module

@@ -148,7 +148,7 @@ def _job(outcome: Outcome, number: int, everywhere: frozenset[str]) -> Job:
     if model and model.training:
         speeds["training"] = Speed.of(model.training)
     return Job(
-        folder=str(outcome.folder),
+        folder=str(outcome.home),
         number=number,
         overrides=tuple(map(_label, outcome.overrides)),
         differs=tuple(_label(word) for word in outcome.overrides if word not in everywhere),

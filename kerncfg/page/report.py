@@ -85,7 +85,7 @@ def _swapped(outcome: Outcome) -> Mapping[str, int]:
 
 def _config(outcome: Outcome) -> tuple[str | None, Mapping[str, Any]]:
     """Return the composed configuration of the run as text, and its `model` node."""
-    file = outcome.folder / "config.yaml"
+    file = outcome.home / "config.yaml"
     if not file.is_file():
         return None, {}
     text = file.read_text(encoding="utf-8")
@@ -210,7 +210,7 @@ def _again(outcome: Outcome, config: str | None) -> Markup:
     command = shlex.join(outcome.command or ["kerncfg", "run", *outcome.overrides])
     button = element("button", "Copy", type="button", id="copy", hidden=True)
     text = element("pre", element("code", command, id="command"), tabindex="0")
-    pairs = [*_environment(outcome), ("stages", _stages(outcome)), ("folder", str(outcome.folder))]
+    pairs = [*_environment(outcome), ("stages", _stages(outcome)), ("folder", str(outcome.home))]
     facts = [element("div", element("dt", name), element("dd", value)) for name, value in pairs if value]
     summary = element("summary", "The whole configuration, each value with where it was said")
     return element(

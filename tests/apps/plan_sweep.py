@@ -21,7 +21,7 @@ from tests.planning_routes import said
 
 def main() -> None:
     results, overrides = Path(sys.argv[1]), sys.argv[2:]
-    quiet = ["hydra/job_logging=disabled", "hydra/hydra_logging=disabled", "hydra.output_subdir=null"]
+    quiet = ["hydra/job_logging=none", "hydra/hydra_logging=none", "hydra.output_subdir=null"]
     sys.argv = ["plan_sweep", *rewrite(overrides), *quiet, f"hydra.sweep.dir={results.parent}/jobs", "--multirun"]
 
     def job(_: Any) -> None:

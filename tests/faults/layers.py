@@ -448,3 +448,36 @@ class IgnoresMask(nn.Module):
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         return functional.scaled_dot_product_attention(x, x, x)
+
+
+def doubles(x: torch.Tensor) -> torch.Tensor:
+    """Nothing, for the function `maybe`."""
+    return x + x
+
+
+def triples(x: torch.Tensor) -> torch.Tensor:
+    """It is for `maybe`, which doubles."""
+    return x * 3
+
+
+class SharesInput(_Norm):
+    """It hands its input's memory on; for a norm of nothing."""
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return hidden_states.view_as(hidden_states)
+
+
+class Transposed(_Norm):
+    """The result lies in memory otherwise."""
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        result = self.weight * _norm(hidden_states, self.variance_epsilon)
+        return result.transpose(0, 1).contiguous().transpose(0, 1)
+
+
+class MovesHome(_Norm):
+    """It sets the default device, as a careless kernel does to allocate there."""
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        torch.set_default_device("meta")
+        return self.weight * _norm(hidden_states, self.variance_epsilon)

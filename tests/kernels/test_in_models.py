@@ -24,7 +24,7 @@ GEMMA = [
     "kernels.GemmaRMSNorm.cpu=builtin:GemmaRMSNorm",
     "kernels.GatedMLP.cpu=builtin:GeGLUMLP",
 ]
-LAYER_NORM = "kernels.LayerNorm={match: {type: torch.nn.LayerNorm},cpu: builtin:LayerNorm}"
+LAYER_NORM = "kernels.LayerNorm={match: {type: torch.nn.LayerNorm}, cpu: builtin:LayerNorm}"
 ZERO_CENTERED = "kernels.RMSNormZeroCentered.cpu=builtin:GemmaRMSNorm"
 
 GPT2 = {"vocab_size": 97, "n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 32}
