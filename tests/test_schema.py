@@ -177,7 +177,11 @@ BAD_OVERRIDES = {
     ),
     "policy.strit=true": ("policy.strit", "unknown key `strit`", "did you mean strict?"),
     "policy.strict='true'": ("policy.strict", "found 'true', expected true or false", "write policy.strict=true"),
-    "policy.verify.on_fail=fallbck": ("policy.verify.on_fail", "found 'fallbck', expected one of report", "did you mean fallback?"),
+    "policy.verify.on_fail=fallbck": (
+        "policy.verify.on_fail",
+        "found 'fallbck', expected one of report",
+        "did you mean fallback?",
+    ),
     "policy.verify.thresholds.float32.slack=0": (
         "policy.verify.thresholds.float32.slack",
         "found 0, expected more than 0",

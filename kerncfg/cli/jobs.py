@@ -79,7 +79,7 @@ def verify(
 ) -> int:
     """Compare each swapped kernel with what it replaces.
 
-    Builds the model, applies the plan, and takes the whole model too. Exits with 1 where a kernel computes something else.
+    Builds the model, applies the plan, and compares the whole model too. Exits with 1 where a kernel does not pass.
     """
     return _checked("verification", words, config_dir, as_json, trust, lock)
 
@@ -93,7 +93,7 @@ def bench(
 ) -> int:
     """Measure each swapped kernel against what it replaces.
 
-    Builds the model, applies the plan, and takes the whole model too. Exits with 1 where something cannot be measured.
+    Builds the model, applies the plan, and measures the whole model too. Exits with 1 where something cannot be.
     """
     return _checked("measurement", words, config_dir, as_json, trust, lock)
 
