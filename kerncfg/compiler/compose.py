@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,8 @@ __all__ = [
 ]
 
 CONFIG = "config"  # the primary config's name
+_HYDRAS = "hydra.conf"  # the package with the configs that come with Hydra
+_of_hydra: dict[str, tuple[dict[str, Any], dict[str, str | None]]] = {}
 _ROWS = ("kernels", "inherited", "fusions", "attention")
 _NOWHERE = Origin(kind="argument")
 
@@ -144,9 +147,13 @@ class _Composition:
     def defaults(self, loader: ConfigLoader) -> tuple[list[tuple[list[str], Node]], list[Override]]:
         """Return the files in merge order, each with its package, and the overrides of values."""
         for source in loader.get_sources():
+            patched: Any = source
             if source.scheme() == "file":
-                patched: Any = source
                 patched.load_config = self.reader(source)
+            elif source.scheme() == "pkg" and patched.path == _HYDRAS:
+                patched.load_config = _once(source)
+            elif source.scheme() == "structured":  # Hydra copies its sources, here every registered node with it
+                patched.__deepcopy__ = partial(_itself, source)
         try:
             found = loader.compute_defaults_list(CONFIG, self.lines, RunMode.RUN)
         except ConfigError:
@@ -259,6 +266,27 @@ class _Composition:
                     return ConfigError([fault(argument, text, f"add `- {key}: NAME` to it")])
                 return ConfigError([fault(argument, text)])
         return ConfigError(f"the configuration cannot be composed: {text}")
+
+
+def _once(source: ConfigSource) -> Callable[[str], ConfigResult]:
+    """Return a loader of the configs that come with Hydra, which reads each once: its defaults list and its header."""
+    read_anew = source.load_config
+
+    def load_config(config_path: str) -> ConfigResult:
+        if config_path not in _of_hydra:
+            found = read_anew(config_path)
+            plain: Any = OmegaConf.to_container(found.config, resolve=False)
+            entries = plain.get("defaults") if isinstance(plain, dict) else None
+            _of_hydra[config_path] = {"defaults": entries} if entries else {}, found.header
+        content, header = _of_hydra[config_path]
+        config = OmegaConf.create(content)
+        return ConfigResult(provider=source.provider, path=f"pkg://{_HYDRAS}", config=config, header={**header})
+
+    return load_config
+
+
+def _itself(value: Any, memo: Any) -> Any:
+    return value
 
 
 def _place(file: Path) -> Place:
