@@ -59,14 +59,17 @@ def documents() -> list[dict[str, Any]]:
     return [lean, {**lean, "kernels": {"X": "a/b:C", "Y": {"cuda": ["a/b@v1:C", "inherited"]}}}, bundled]
 
 
-def planned(document: dict[str, Any]) -> Plan | None:
-    """Take a document through the passes; whatever is not one of our errors is a failure."""
+def planned(document: dict[str, Any], *, whole: bool = True) -> Plan | None:
+    """Take a document through the passes; whatever is not one of our errors is a failure.
+
+    If the `whole` is asked for, no fault is hidden that a pass alone would tell.
+    """
     try:
         config = check(document)
     except ConfigError as error:
         told = error.issues
         assert all(issue.message and str(issue).count("\n") < 3 for issue in told)
-        assert _of_one_pass(document) <= {*told}
+        assert not whole or _of_one_pass(document) <= {*told}
         return None
     try:
         return resolve(config, locked(config), request("cuda", trust=config.trust))
@@ -92,7 +95,7 @@ def test_a_mutated_document_gives_a_plan_or_an_error_of_ours(part: int, document
     for number in range(20_000 // PARTS):
         document = mutated(documents[number % len(documents)], draw)
         started = time.process_time()
-        plans += planned(document) is not None
+        plans += planned(document, whole=number % 10 == 0) is not None
         assert time.process_time() - started < 2, document
     assert 300 < plans < 4_500  # both ends are reached
 
