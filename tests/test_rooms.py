@@ -47,6 +47,7 @@ ORDER = (
     "compiler.saying",
     "compiler.flash",
     "compiler.normalise",
+    "compiler.checking",
     "compiler.policy",
     "compiler.resolve",
     "machine",
