@@ -50,6 +50,7 @@ ORDER = (
     "compiler.policy",
     "compiler.resolve",
     "machine",
+    "together",
     "sources",
     "sources.names",
     "sources.importing",
