@@ -51,6 +51,7 @@ ORDER = (
     "compiler.policy",
     "compiler.resolve",
     "machine",
+    "together",
     "sources",
     "sources.names",
     "sources.importing",
