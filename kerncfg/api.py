@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kerncfg.compiler.checking import check
 from kerncfg.compiler.compose import Origins, compose
+from kerncfg.compiler.composed import plain
 from kerncfg.compiler.policy import Request, refused
 from kerncfg.compiler.reading import Place, read
 from kerncfg.compiler.resolve import resolve
@@ -67,7 +68,8 @@ def plan(
         overrides: What would stand on the command line: `kernels=bundled`, `kernels.RMSNorm.cpu=builtin:RMSNorm`.
         config_dir: A folder of one's own, whose files go before the packaged ones.
         target: The name of a target, a `target` node, or a `Target`; by default this machine.
-        config: A document as data instead of files; nodes it lacks are the packaged ones. It grants no trust.
+        config: A document as data instead of files, such as the configuration of a Hydra application, or single nodes
+            of it; nodes it lacks are the packaged ones. It grants no trust.
         trust: Publishers (`org`), repositories (`org/repo`), folders, or `python:package.module`.
         lock: A lock, or its file; by default `kerncfg.lock` in the working directory, if there is one.
 
@@ -158,6 +160,7 @@ def _composed(
     faults: list[Fault] | None,
 ) -> tuple[dict[str, Any], Origins]:
     _check_texts(overrides)
+    config = plain(config) if config else config
     if clash := [word for word in overrides if config and _node(word) in config]:
         raise ConfigError(
             f"override {clash[0]!r} and config= both say {_node(clash[0])!r}", hint="say it in one of the two"

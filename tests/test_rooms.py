@@ -42,6 +42,7 @@ ORDER = (
     "compiler.overrides",
     "compiler.loading",
     "compiler.compose",
+    "compiler.composed",
     "compiler.schema",
     "compiler.writing",
     "compiler.saying",
@@ -172,7 +173,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "hydra": ("compiler.overrides", "compiler.loading", "compiler.compose", "run", "_hydra"),
     "jsonschema": ("compiler.schema",),
     "matplotlib": ("page.drawing",),
-    "omegaconf": ("compiler.compose", "compiler.interpolate"),
+    "omegaconf": ("compiler.compose", "compiler.composed", "compiler.interpolate"),
     "packaging": ("documents", "compiler", "machine", "sources.hub", "doctor"),
     "rich": ("cli",),
     # `signs` asks torch what it is built for, which only torch knows.
