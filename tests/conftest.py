@@ -15,6 +15,7 @@ from importlib.util import find_spec
 
 import pytest
 
+from tests.hub.guard import brief
 from tests.hub.guard.loopback import guards
 
 pytest_plugins = ["tests.hub.fixtures"]
@@ -32,6 +33,8 @@ if find_spec("setuptools"):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         importlib.import_module("setuptools")
+
+brief.install()
 
 _MAY_SKIP = ("gpu", "peers")
 

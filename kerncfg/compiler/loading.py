@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,8 +14,10 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.plugins import Plugins
 from hydra.core.singleton import Singleton
 from hydra.errors import HydraException
+from hydra.plugins.config_source import ConfigResult
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.version import VersionBase
+from omegaconf import OmegaConf
 from packaging.version import Version
 
 from kerncfg.errors import ConfigError
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_packaged", "hydra_folder", "loader", "version_base"]
 
+_HYDRAS = "hydra.conf"  # the package of Hydra's own configs
 _lock = threading.Lock()  # Hydra keeps its state in singletons
 
 
@@ -79,6 +83,28 @@ def _start(folder: Path) -> None:
         raise ConfigError(f"hydra.searchpath cannot be used: {error}") from error
 
 
+def _spare(source: Any) -> None:
+    """Keep a source of Hydra's own from doing again, for every composition, what comes out the same."""
+    if source.scheme() == "structured":
+        source.__deepcopy__ = lambda memo: source  # else every registered node is copied, and none of them changes
+    elif source.scheme() == "pkg" and source.path == _HYDRAS:
+
+        def load_config(config_path: str) -> ConfigResult:
+            entries, header = _of_hydra(type(source), config_path)
+            config = OmegaConf.create({"defaults": [*entries]} if entries else {})
+            return ConfigResult(provider=source.provider, path=f"pkg://{_HYDRAS}", config=config, header={**header})
+
+        source.load_config = load_config
+
+
+@functools.cache
+def _of_hydra(kind: Any, config_path: str) -> tuple[list[Any], dict[str, str | None]]:
+    """Return the defaults list and the header of a config that comes with Hydra; what it says besides is not used."""
+    found = kind("hydra", f"pkg://{_HYDRAS}").load_config(config_path)
+    plain: Any = OmegaConf.to_container(found.config, resolve=False)
+    return (plain.get("defaults") or []) if isinstance(plain, dict) else [], found.header
+
+
 @contextmanager
 def loader(folder: Path, further: Sequence[str]) -> Iterator[ConfigLoader]:
     """Give a config loader that starts from a folder; whatever state Hydra had is put back at the end.
@@ -92,7 +118,10 @@ def loader(folder: Path, further: Sequence[str]) -> Iterator[ConfigLoader]:
         _PackagedGroups.further = further
         try:
             _start(folder)
-            yield GlobalHydra.instance().config_loader()
+            started = GlobalHydra.instance().config_loader()
+            for source in started.get_sources():
+                _spare(source)
+            yield started
         finally:
             _PackagedGroups.further = ()
             for kind in (GlobalHydra, VersionBase):
