@@ -19,6 +19,7 @@ from kerncfg.documents.config import Candidate, Config, KernelRef, Row, Trust
 from kerncfg.documents.lock import Lock, Pin
 from kerncfg.errors import ConfigError, LockError, SourceError
 from kerncfg.sources import pin
+from kerncfg.sources.environment import Settings
 
 __all__ = ["FILE", "localised", "made", "read", "usual"]
 
@@ -90,7 +91,7 @@ def made(
 
     Raises:
         ConfigError: `upgrade` names no row and no repository of the config.
-        SourceError: The Hub gave no answer about what was to be upgraded.
+        SourceError: The Hub gave no answer about what was to be upgraded, or `HF_ENDPOINT` is no address.
     """
     before = previous or Lock()
     named = {
@@ -106,6 +107,8 @@ def made(
         return Lock(pins={**{ref: Pin(ref=ref, reason=off) for ref in refs}, **before.pins})
     commits = {ref: commit for ref, commit in before.commits.items() if ref not in anew}
     allowed = [ref for ref in refs if ref in flagged or trusted(ref, trust) is None]
+    if allowed:
+        Settings.read().check()
     asked = pin(allowed, trust=trust, known=Lock(pins=kept, commits=commits))
     for ref in anew:
         found = asked.pins.get(ref)

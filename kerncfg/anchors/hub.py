@@ -24,6 +24,7 @@ HUB: Mapping[str, tuple[str, ...]] = {
         "huggingface_hub was offline when it was imported and asks nothing, needed …",
     ),
     "last-resolved": ("as last resolved, for …",),
+    "address": ("HF_ENDPOINT …, needed an address such as …",),
     "no-answer": ("the Hub at … gave no answer about …",),
     "another-type": ("there is a … of that name, and kernels are in repositories of type kernel",),
     "no-such-repository": ("there is no kernel repository …",),

@@ -192,10 +192,12 @@ class Hub:
         """Raise why nothing can be asked, if that is known already.
 
         Raises:
-            HubFault: Nobody is there, nobody is to be asked, or the token cannot be sent.
+            HubFault: Nobody is there, nobody is to be asked, or the address or the token are none.
         """
         if self._away is not None:
             raise HubFault(self._silence(repository, "an answer", self._away))
+        if self.settings.fault:
+            raise HubFault(self.settings.fault, status=200)
         if self.settings.offline:
             raise HubFault(f"HF_HUB_OFFLINE is set, and {repository} is not in the cache, {self.settings.cache}")
         if self.settings.token and not re.fullmatch(r"[!-~]+", self.settings.token):
@@ -245,7 +247,7 @@ class Hub:
 
     def _refused(self, response: Any, repository: str, what: str) -> HubFault:
         status, code = response.status_code, response.headers.get("X-Error-Code")
-        sent = "with the token that was sent" if self.settings.token else "and no token was sent: set HF_TOKEN"
+        sent = self.settings.sent
         page = f"{self.settings.shown}/kernels/{quote(repository)}"
         if code == "RevisionNotFound":
             message = f"{repository} has no such revision, needed {what}"
@@ -253,7 +255,7 @@ class Hub:
             message = f"{repository} has no such file, needed {what}"
         elif code == "GatedRepo":
             message = f"{repository} is gated, {sent}; needed {what}: ask for access at {page}"
-        elif status == 401 and self.settings.token:
+        elif status == 401 and self.settings.token and "@" not in self.settings.endpoint:
             message = f"the token that was sent was rejected, needed {what} of {repository}: renew HF_TOKEN"
         elif status == 401:
             message = f"{repository} is private or does not exist, {sent}; needed {what}"
