@@ -14,7 +14,11 @@ LOCKS: Mapping[str, tuple[str, ...]] = {
         "build … is none, needed a name such as torch-cuda",
     ),
     "another-lock": ("no entry of a kernels.lock: …",),
-    "nothing-to-upgrade": ("… is neither a row with Hub kernels nor a repository", "… stays as it is: …"),
+    "nothing-to-upgrade": (
+        "… is neither a row with Hub kernels nor a repository",
+        "… stays as it is: …",
+        "--check writes nothing, and --upgrade … is to be written",
+    ),
 }
 
 HUB: Mapping[str, tuple[str, ...]] = {
