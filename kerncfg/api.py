@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,7 @@ from kerncfg.locking import made as made_lock
 from kerncfg.machine import detect, device_of, here, hub_is_on
 from kerncfg.sources import fetch as fetch_kernels
 from kerncfg.sources import pin, untrusted
-from kerncfg.sources.environment import local_kernels
+from kerncfg.sources.environment import Settings, local_kernels
 
 if TYPE_CHECKING:
     from torch import nn
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from kerncfg.applier.apply import Bindings
     from kerncfg.compiler.tree import Fault
     from kerncfg.documents.plan import Kernel
+    from kerncfg.documents.reference import KernelRef
     from kerncfg.evidence.rows import Measurement, Verification
 
 __all__ = [
@@ -189,9 +190,16 @@ def plan_of(
     offered = [candidate for row in rows for cell in row.at(target.device).values() for candidate in cell]
     flagged = {candidate.ref for candidate in offered if candidate.trust_remote_code}
     asked = sorted({candidate.ref for candidate in offered if not refused(candidate, request)}, key=str)
+    _check_address(asked)
     pins = pin(asked, target=target, trust=named, known=known, locked=known is not None)
     made = resolve(config, pins, request)
     return replace(made, trust=replace(named, references=frozenset(map(str, flagged))))
+
+
+def _check_address(references: Iterable[KernelRef]) -> None:
+    """Refuse an address that no Hub can have, once, where a Hub may be asked."""
+    if any(ref.scheme == "hub" for ref in references):
+        Settings.read().check()
 
 
 def _check_texts(overrides: Sequence[Any]) -> None:
@@ -264,6 +272,7 @@ def fetch(
     for kernel in kernels:
         if reason := untrusted(kernel, plan.trust):
             raise TrustError(f"{kernel.reference}: {reason}")
+    _check_address(kernel.reference for kernel in kernels)
     return {} if dry_run else fetch_kernels(kernels, progress=progress)
 
 

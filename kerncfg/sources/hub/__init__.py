@@ -67,7 +67,7 @@ class HubSource:
             return replace(answer, versions=self._versions(found.repository) if lacking else {})
         except HubFault as fault:
             reason = f"{fault.message}{self._advice(ref, fault, question)}"
-            return Pin(ref=ref, reason=reason, away=fault.away)
+            return Pin(ref=ref, reason=reason, away=fault.away, barred=fault.barred)
 
     def load(self, kernel: Kernel) -> KernelCode:
         """Import a build, after those that it imports, from files that were hashed just now."""
