@@ -10,14 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kerncfg.compiler.checking import check
 from kerncfg.compiler.compose import Origins, compose
 from kerncfg.compiler.composed import plain
-from kerncfg.compiler.normalise import normalise
 from kerncfg.compiler.policy import Request, refused
 from kerncfg.compiler.reading import Place, read
 from kerncfg.compiler.resolve import resolve
 from kerncfg.compiler.schema import validate
-from kerncfg.documents.config import Trust
+from kerncfg.documents.config import Config, Trust
 from kerncfg.documents.lock import Lock
 from kerncfg.documents.plan import SCHEMA, Plan, seal
 from kerncfg.documents.target import Mode, Target
@@ -34,10 +34,22 @@ if TYPE_CHECKING:
     from torch import nn
 
     from kerncfg.applier.apply import Bindings
+    from kerncfg.compiler.tree import Fault
     from kerncfg.documents.plan import Kernel
     from kerncfg.evidence.rows import Measurement, Verification
 
-__all__ = ["bench", "document", "fetch", "kernelize", "load_plan", "lock", "plan", "plan_document", "verify"]
+__all__ = [
+    "bench",
+    "checked",
+    "document",
+    "fetch",
+    "kernelize",
+    "load_plan",
+    "lock",
+    "plan",
+    "plan_of",
+    "verify",
+]
 
 _KINDS = ("publishers", "repositories")
 
@@ -79,12 +91,10 @@ def _planned(
 ) -> tuple[Plan, dict[str, Any]]:
     """Return the plan, and the document that it was made from."""
     named = (f"target={target}",) if isinstance(target, str) else ()
-    data, origins = document(*overrides, *named, config_dir=config_dir, config=config)
-    if isinstance(target, Mapping):
-        data, origins = {**data, "target": target}, origins.saying(["target"])
-    validate(data, origins=origins)
+    node = target if isinstance(target, Mapping) else None
+    asked, data, _ = checked(*overrides, *named, config_dir=config_dir, config=config, target=node)
     found = target if isinstance(target, Target) else detect(data["target"])
-    return plan_document(data, origins, found, trust=trust, lock=lock), data
+    return plan_of(asked, found, trust=trust, lock=lock), data
 
 
 def lock(
@@ -109,9 +119,7 @@ def lock(
         ConfigError: What was asked is not valid; it carries every fault.
         SourceError: The Hub gave no answer about what was to be upgraded.
     """
-    data, origins = document(*overrides, config_dir=config_dir, config=config)
-    validate(data, origins=origins)
-    found = normalise(data, origins=origins)
+    found, _, _ = checked(*overrides, config_dir=config_dir, config=config)
     named = found.trust.plus(*_names(trust))
     return made_lock(found, named, previous=previous, upgrade=upgrade, hub=hub_is_on(os.environ))
 
@@ -124,29 +132,51 @@ def document(
     Raises:
         ConfigError: Files or overrides that cannot be composed, or an override of a node that `config` gives.
     """
+    return _composed(overrides, config_dir, config, None)
+
+
+def checked(
+    *overrides: str,
+    config_dir: str | Path | None = None,
+    config: Mapping[str, Any] | None = None,
+    target: Mapping[str, Any] | None = None,
+) -> tuple[Config, dict[str, Any], Origins]:
+    """Return what is asked for, with the document that says it and where each of its values was said.
+
+    Raises:
+        ConfigError: What was asked is not valid; it carries every fault, whichever pass finds it.
+    """
+    faults: list[Fault] = []
+    data, origins = _composed(overrides, config_dir, config, faults)
+    if target is not None:
+        data, origins = {**data, "target": target}, origins.saying(["target"])
+    return check(data, origins=origins, found=faults), data, origins
+
+
+def _composed(
+    overrides: Sequence[str],
+    config_dir: str | Path | None,
+    config: Mapping[str, Any] | None,
+    faults: list[Fault] | None,
+) -> tuple[dict[str, Any], Origins]:
     _check_texts(overrides)
     config = plain(config) if config else config
     if clash := [word for word in overrides if config and _node(word) in config]:
         raise ConfigError(
             f"override {clash[0]!r} and config= both say {_node(clash[0])!r}", hint="say it in one of the two"
         )
-    data, origins = compose(overrides, config_dir=Path(config_dir) if config_dir else None)
+    data, origins = compose(overrides, config_dir=Path(config_dir) if config_dir else None, faults=faults)
     if config:
         data, origins = {**data, **config}, origins.saying(config)
     return data, origins
 
 
-def plan_document(
-    data: Mapping[str, Any],
-    origins: Origins,
-    target: Target,
-    *,
-    trust: Sequence[str] = (),
-    lock: str | Path | Lock | None = None,
+def plan_of(
+    config: Config, target: Target, *, trust: Sequence[str] = (), lock: str | Path | Lock | None = None
 ) -> Plan:
-    """Return the plan of a valid composed document for a target."""
+    """Return the plan of what is asked for, for a target."""
     known = lock if isinstance(lock, Lock) else usual(lock)
-    config = localised(normalise(data, origins=origins), local_kernels())
+    config = localised(config, local_kernels())
     named = config.trust.plus(*_names(trust))
     request = Request(
         target=target,

@@ -24,13 +24,12 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
 
-from kerncfg.api import document, plan_document
+from kerncfg.api import checked, plan_of
 from kerncfg.compiler.compose import Origins, hydra_folder, job_overrides, version_base
 from kerncfg.compiler.interpolate import with_environment
 from kerncfg.compiler.overrides import combinations, rewrite
-from kerncfg.compiler.schema import validate
 from kerncfg.compiler.writing import document_lines
-from kerncfg.errors import ConfigError, KerncfgError, KerncfgWarning, SourceError
+from kerncfg.errors import ConfigError, Issue, KerncfgError, KerncfgWarning, SourceError
 from kerncfg.locking import usual
 from kerncfg.machine import detect
 from kerncfg.outcome import STAGES, Environment, Outcome, command, folders, read, write_json
@@ -79,9 +78,7 @@ def run(
     """
     found = usual(lock)  # now, for a launcher may start jobs in other folders
     asked = list(combinations(overrides)) if multirun else [list(overrides)]
-    for words in asked:
-        data, origins = document(*words, config_dir=config_dir)
-        validate(data, origins=origins)
+    _check_each(asked, config_dir)
     known = not multirun or all(len(words) == len(rewrite(overrides)) for words in asked)
     outcomes: list[Outcome] = []
     total, sweep, home = len(asked) if known else None, uuid4().hex if multirun else None, os.getpid()
@@ -114,6 +111,18 @@ def run(
             raise
         raise _stopped(error, outcomes or _elsewhere(sweep, show), total) from error
     return outcomes or (_elsewhere(sweep, show) if sweep else [])
+
+
+def _check_each(asked: Sequence[Sequence[str]], config_dir: Path | None) -> None:
+    """Refuse what is not valid in any run of a sweep, each fault once."""
+    issues: list[Issue] = []
+    for words in asked:
+        try:
+            checked(*words, config_dir=config_dir)
+        except ConfigError as error:
+            issues += error.issues
+    if issues:
+        raise ConfigError(dict.fromkeys(issues))
 
 
 def _launch(job: Callable[[Any], None], words: Sequence[str], config_dir: Path | None, *, multirun: bool) -> None:
@@ -204,13 +213,12 @@ def perform(
         return result
 
     started = time.perf_counter()
-    data, origins = document(*outcome.overrides, config_dir=config_dir)
-    validate(data, origins=origins)
+    asked, data, origins = checked(*outcome.overrides, config_dir=config_dir)
     if outcome.folder is not None:
         text = "\n".join(document_lines(data, origins)) + "\n"
         (outcome.folder / "config.yaml").write_text(text, encoding="utf-8")
     target = detect(data["target"])
-    plan = keep("plan", plan_document(data, origins, target, trust=trust, lock=lock))
+    plan = keep("plan", plan_of(asked, target, trust=trust, lock=lock))
     started = time.perf_counter()
     node, secrets = with_environment(data, "model")
     try:
