@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
+from torch import nn
 
 import kerncfg
 from kerncfg.compiler.composed import plain
@@ -107,3 +108,12 @@ def test_a_plan_of_a_composed_configuration_is_the_plan_of_the_same_data() -> No
     cfg = OmegaConf.create({"lr": 1, "kernels": ROWS, "target": {"device": "cuda", "capability": "9.0"}})
     data = {"kernels": ROWS, "target": {"device": "cuda", "capability": "9.0"}}
     assert kerncfg.plan("inherited=none", config=cfg) == kerncfg.plan("inherited=none", config=data)
+
+
+def test_a_model_gets_what_a_composed_configuration_says_for_its_device() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.RMSNorm(4, eps=1e-6))
+    row = {"cpu": "original", "match": {"type": "torch.nn.RMSNorm"}}
+    cfg = OmegaConf.create({"lr": 0.1, "kernels": {"norms": row, "inherit_mapping": False}})
+    with kerncfg.kernelize(model, config=cfg) as bindings:
+        assert [(found.path, found.status) for found in bindings.report.rows] == [("1", "off")]
+        assert bindings.plan.target.device == "cpu"

@@ -133,7 +133,7 @@ def _alike(text: str) -> str:
     return re.sub(r"([─━═-])\1+", r"\1", text)
 
 
-def _prints(expected: str, printed: str) -> bool:
+def prints(expected: str, printed: str) -> bool:
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     return doctest.OutputChecker().check_output(_alike(expected), _alike(printed), flags)
 
@@ -162,7 +162,7 @@ def test_every_block_of_a_page_works(page: Path, tmp_path: Path, monkeypatch: py
             raise
         if block.output is not None and block.language != "yaml":
             where = f"the block at {page.name}:{block.line} prints\n{printed}"
-            assert _prints(block.output, printed), f"{where}\nand the page says\n{block.output}"
+            assert prints(block.output, printed), f"{where}\nand the page says\n{block.output}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
