@@ -25,9 +25,12 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
 
 from kerncfg.api import checked, plan_of
+from kerncfg.compiler.brackets import pieces, quoted
 from kerncfg.compiler.compose import Origins, hydra_folder, job_overrides, version_base
 from kerncfg.compiler.interpolate import with_environment
+from kerncfg.compiler.loading import lists_replace
 from kerncfg.compiler.overrides import combinations, rewrite
+from kerncfg.compiler.overrides import read as read_override
 from kerncfg.compiler.writing import document_lines
 from kerncfg.errors import ConfigError, Issue, KerncfgError, KerncfgWarning, SourceError
 from kerncfg.locking import usual
@@ -43,6 +46,7 @@ __all__ = ["STAGES", "Outcome", "check", "perform", "run"]
 
 _FULL_ERROR = "HYDRA_FULL_ERROR"
 
+_ROWS = ("kernels", "inherited", "fusions", "attention")
 _BUILT = ("model", "target")  # the nodes that a model is built from
 
 
@@ -105,7 +109,7 @@ def run(
                 _carried_out(outcome, carry_out, lambda outcome, stage: None)
 
     try:
-        _launch(job, rewrite(overrides), config_dir, multirun=multirun)
+        _launch(job, _for_hydra(rewrite(overrides)), config_dir, multirun=multirun)
     except Exception as error:
         if isinstance(error, KerncfgError) or sweep is None or not _SWEEPS:
             raise
@@ -130,7 +134,8 @@ def _launch(job: Callable[[Any], None], words: Sequence[str], config_dir: Path |
     quiet = ["hydra/job_logging=none", "hydra/hydra_logging=none"]
     noted = [f"+hydra.callbacks.kerncfg._target_={__name__}.{SweepNoted.__name__}", "--multirun"]
     _SWEEPS.clear()
-    with _arguments([*words, *quiet, *(noted if multirun else [])]), hydra_folder(config_dir) as folder:
+    words = [*words, *quiet, *(noted if multirun else [])]
+    with _arguments(words), hydra_folder(config_dir) as folder, lists_replace():
         try:
             hydra.main(config_path=str(folder), config_name="config", **version_base())(job)()
         except OSError as error:
@@ -298,6 +303,40 @@ def _in_words(error: KerncfgError, secrets: Mapping[str, str]) -> KerncfgError:
     return error if message == error.message else type(error)(message, hint=hint)
 
 
+def _for_hydra(lines: Sequence[str]) -> list[str]:
+    """Return overrides for Hydra's own composition: a row's lists and maps are text there, which replaces anything.
+
+    OmegaConf refuses a list over a map, and of two overrides of one key, which a map that replaces has, a sweep
+    forgets one.
+    """
+    found: list[str] = []
+    for line in lines:
+        key, _, value = line.partition("=")
+        parts = pieces(value)
+        if key.partition(".")[0].removeprefix("++") in _ROWS and any(_inside(part) for part in parts):
+            if emptied := found[-1:] == [f"{key}=null"]:
+                found.pop()
+            if emptied or not any(_inside(part) == "{" for part in parts):  # a map by itself is laid over what is there
+                line = f"{key}={','.join(quoted(part.strip()) if _inside(part) else part for part in parts)}"
+        found.append(line)
+    return found
+
+
+def _from_hydra(line: str) -> str:
+    """Return an override as it was before `_for_hydra`."""
+    override = read_override(line)
+    value = override.value()
+    key = override.key_or_group
+    text = isinstance(value, str) and key.partition(".")[0] in _ROWS and _inside(value)
+    return f"{key}={value}" if text else line
+
+
+def _inside(text: str) -> str:
+    """Return the bracket with which a list or a map begins, or nothing."""
+    first = text.lstrip()[:1]
+    return first if first in ("[", "{") else ""
+
+
 def _as_typed(task: list[str], overrides: Sequence[str]) -> list[str]:
     """Return a job's overrides as the user wrote them; what a sweep chose for this job, as it chose it.
 
@@ -309,9 +348,9 @@ def _as_typed(task: list[str], overrides: Sequence[str]) -> list[str]:
         if re.match(r"[+~]*hydra[./]", argument):
             words += [argument] if argument.startswith("hydra.searchpath=") else []
             continue
-        lines = rewrite([argument])
+        lines = _for_hydra(rewrite([argument]))
         chosen, left = left[: len(lines)], left[len(lines) :]
-        words += [argument] if [*map(_bare, chosen)] == [*map(_bare, lines)] else chosen
+        words += [argument] if [*map(_bare, chosen)] == [*map(_bare, lines)] else map(_from_hydra, chosen)
     return words + left
 
 

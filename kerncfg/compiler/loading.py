@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import hydra
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.plugins import Plugins
 from hydra.core.singleton import Singleton
@@ -17,7 +19,7 @@ from hydra.errors import HydraException
 from hydra.plugins.config_source import ConfigResult
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.version import VersionBase
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from packaging.version import Version
 
 from kerncfg.errors import ConfigError
@@ -27,7 +29,9 @@ if TYPE_CHECKING:
     from hydra.core.config_loader import ConfigLoader
     from hydra.core.config_search_path import ConfigSearchPath
 
-__all__ = ["add_packaged", "hydra_folder", "loader", "version_base"]
+__all__ = ["add_packaged", "hydra_folder", "lists_replace", "loader", "version_base"]
+
+_ROWS = ("kernels", "inherited", "fusions", "attention")
 
 _HYDRAS = "hydra.conf"  # the package of Hydra's own configs
 _lock = threading.Lock()  # Hydra keeps its state in singletons
@@ -74,6 +78,43 @@ def hydra_folder(config_dir: Path | None) -> Iterator[Path]:
         raise ConfigError(f"the config folder {config_dir} is {found}", hint=hint)
     Plugins.instance().register(_PackagedGroups)
     yield folder
+
+
+class ListsAsText(FileConfigSource):
+    """Files whose lists of candidates are text: OmegaConf lays text over a map, and a list not.
+
+    For a job's start only: what the job is about, it composes itself.
+    """
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        """Read one file."""
+        found = super().load_config(config_path)
+        config: Any = found.config
+        whole = config_path.split("/")[0] in _ROWS
+        for part in [config] if whole else [config[name] for name in _ROWS if name in config]:
+            _texts(part)
+        return found
+
+
+def _texts(part: Any) -> None:
+    for name in list(part) if isinstance(part, DictConfig) else ():
+        child = part._get_node(name)
+        if isinstance(child, DictConfig):
+            _texts(child)
+        elif isinstance(child, ListConfig) and name != "defaults":
+            part[name] = str(OmegaConf.to_container(child, resolve=False))
+
+
+@contextmanager
+def lists_replace() -> Iterator[None]:
+    """Let lists take the place of maps where Hydra itself composes files; it would raise."""
+    types = SourcesRegistry.instance().types
+    before = types["file"]
+    types["file"] = ListsAsText
+    try:
+        yield
+    finally:
+        types["file"] = before
 
 
 def _start(folder: Path) -> None:

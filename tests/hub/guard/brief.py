@@ -1,6 +1,6 @@
 """Makes the measurements of `kerncfg run` brief, here and in every Python that a test starts: no test reads a speed.
 
-`kerncfg.bench`, and whatever says `seconds`, measure as long as ever. Every such process loads this, so it imports little.
+`kerncfg.bench`, and whatever says `seconds`, measure as long as ever. Every such process loads this: it imports little.
 """
 
 from __future__ import annotations
