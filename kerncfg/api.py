@@ -158,7 +158,8 @@ def plan_document(
     asked = sorted({candidate.ref for candidate in offered if not refused(candidate, request)}, key=str)
     pins = pin(asked, target=target, trust=named, known=known, locked=known is not None)
     made = resolve(config, pins, request)
-    return replace(made, trust=replace(named, references=frozenset(map(str, flagged))))
+    consent = replace(named, references=frozenset(map(str, flagged)))
+    return replace(made, trust=consent, searchpath=dict(origins.shared), notes=(*made.notes, *origins.notes))
 
 
 def _check_texts(overrides: Sequence[Any]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 import time
 import traceback
@@ -28,9 +29,11 @@ from kerncfg.api import document, plan_document
 from kerncfg.compiler.compose import Origins, hydra_folder, job_overrides, version_base
 from kerncfg.compiler.interpolate import with_environment
 from kerncfg.compiler.overrides import combinations, rewrite
+from kerncfg.compiler.policy import unconsented
 from kerncfg.compiler.schema import validate
+from kerncfg.compiler.shared import pinned, remember
 from kerncfg.compiler.writing import document_lines
-from kerncfg.errors import ConfigError, KerncfgError, KerncfgWarning, SourceError
+from kerncfg.errors import ConfigError, KerncfgError, KerncfgWarning, SourceError, TrustError
 from kerncfg.locking import usual
 from kerncfg.machine import detect
 from kerncfg.outcome import STAGES, Environment, Outcome, command, folders, read, write_json
@@ -39,6 +42,7 @@ from kerncfg.page.report import page, write
 
 if TYPE_CHECKING:
     from kerncfg.documents.lock import Lock
+    from kerncfg.documents.plan import Plan
 
 __all__ = ["STAGES", "Outcome", "check", "perform", "run"]
 
@@ -79,14 +83,16 @@ def run(
     """
     found = usual(lock)  # now, for a launcher may start jobs in other folders
     asked = list(combinations(overrides)) if multirun else [list(overrides)]
+    shared: dict[str, str] = {}
     for words in asked:
         data, origins = document(*words, config_dir=config_dir)
         validate(data, origins=origins)
+        shared |= dict(origins.shared)
     known = not multirun or all(len(words) == len(rewrite(overrides)) for words in asked)
     outcomes: list[Outcome] = []
     total, sweep, home = len(asked) if known else None, uuid4().hex if multirun else None, os.getpid()
     again = partial(command, config_dir=config_dir, trust=trust, lock=lock)
-    carry_out = partial(perform, config_dir=config_dir, trust=trust, lock=found)
+    carry_out = partial(perform, config_dir=config_dir, trust=trust, lock=found, shared=shared)
 
     def job(_: Any) -> None:
         settings = HydraConfig.get()
@@ -97,7 +103,7 @@ def run(
             swept=[word.lstrip("+") for word in words if word not in overrides],
             number=settings.job.num + 1 if multirun else 1,
             total=total,
-            command=again([word if word in overrides else word.lstrip("+") for word in words]),
+            command=again([pinned(word if word in overrides else word.lstrip("+"), shared) for word in words]),
             sweep=sweep,
         )
         if os.getpid() == home:
@@ -184,10 +190,15 @@ def perform(
     lock: Lock | None,
     show: Callable[[Outcome, str], None] = lambda outcome, stage: None,
     stages: Sequence[str] = STAGES,
+    shared: Mapping[str, str] | None = None,
 ) -> None:
     """Carry out one job and fill its outcome; each document is written as soon as it is there.
 
-    `stages` says which of `verification` and `measurement` it goes through.
+    `stages` says which of `verification` and `measurement` it goes through, `shared` at which commits the places on the
+    Hub are that its files come from.
+
+    Raises:
+        TrustError: A fetched row names code that nobody here consented to; nothing of it was run.
     """
     from kerncfg.applier.apply import apply
     from kerncfg.evidence.bench import bench
@@ -204,6 +215,7 @@ def perform(
         return result
 
     started = time.perf_counter()
+    remember(shared or {})
     data, origins = document(*outcome.overrides, config_dir=config_dir)
     validate(data, origins=origins)
     if outcome.folder is not None:
@@ -211,6 +223,7 @@ def perform(
         (outcome.folder / "config.yaml").write_text(text, encoding="utf-8")
     target = detect(data["target"])
     plan = keep("plan", plan_document(data, origins, target, trust=trust, lock=lock))
+    _check_consent(plan, outcome)
     started = time.perf_counter()
     node, secrets = with_environment(data, "model")
     try:
@@ -242,6 +255,25 @@ def perform(
     verified = outcome.verification
     if verified is not None and not verified.passed and policy["on_fail"] == "error":
         raise unverified(verified)
+
+
+def _check_consent(plan: Plan, outcome: Outcome) -> None:
+    """Ask, by refusing, whether code may run that a fetched row names."""
+    places = {
+        row: place
+        for step in plan.steps
+        for found in step.modes.values()
+        for rejection in found.rejected
+        if step.own and (place := unconsented(rejection, plan.trust))
+        for row in [f"{step.title}, said at {rejection.origin}"]
+    }
+    if not places:
+        return
+    options = [word for place in dict.fromkeys(places.values()) for word in ("--trust", place)]
+    typed = shlex.join([*outcome.command[:2], *options, *outcome.command[2:]]) if outcome.command else None
+    code = ", ".join(dict.fromkeys(places.values()))
+    message = f"{'; '.join(places)}: would run code of {code}, and a fetched file is no consent to that"
+    raise TrustError(message, hint=f"if you trust it, type {typed or ' '.join(options)}")
 
 
 def check(

@@ -26,7 +26,7 @@ HUB: Mapping[str, tuple[str, ...]] = {
     "last-resolved": ("as last resolved, for …",),
     "no-answer": ("the Hub at … gave no answer about …",),
     "another-type": ("there is a … of that name, and kernels are in repositories of type kernel",),
-    "no-such-repository": ("there is no kernel repository …",),
+    "no-such-repository": ("there is no … repository … at …",),
     "no-such-revision": ("… has no such revision…",),
     "no-such-file": ("… has no such file…, needed …",),
     "token": (

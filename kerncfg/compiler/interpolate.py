@@ -135,10 +135,15 @@ def _tainted(texts: dict[KeyPath, str]) -> set[KeyPath]:
 
 def _misplaced(texts: dict[KeyPath, str], tainted: set[KeyPath], origins: Origins) -> list[Issue]:
     message = "brings a value of the environment, which is for `model` only"
-    return [
+    fetched = [path for path in tainted if getattr(origins.at(path), "kind", None) == "hub"]
+    found = [
+        origins.issue(path, f"{texts[path]} brings a value of the environment, which a fetched file cannot read")
+        for path in fetched
+    ]
+    return found + [
         origins.issue(path, f"{text} {message}", hint=f"write {_typed(path, text)} on the command line, {_BY_SHELL}")
         for path, text in texts.items()
-        if path in tainted and path[0] not in _MAY_HOLD_ENVIRONMENT
+        if path in tainted and path[0] not in _MAY_HOLD_ENVIRONMENT and path not in fetched
     ]
 
 

@@ -17,6 +17,7 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.version import VersionBase
 from packaging.version import Version
 
+from kerncfg.compiler.shared import HubGroups
 from kerncfg.errors import ConfigError
 from kerncfg.locations import conf
 
@@ -69,6 +70,7 @@ def hydra_folder(config_dir: Path | None) -> Iterator[Path]:
         hint = "give the folder that holds your groups"
         raise ConfigError(f"the config folder {config_dir} is {found}", hint=hint)
     Plugins.instance().register(_PackagedGroups)
+    Plugins.instance().register(HubGroups)
     yield folder
 
 

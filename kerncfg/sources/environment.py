@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit, urlunsplit
 
-__all__ = ["Settings", "local_kernels"]
+__all__ = ["Settings", "local_kernels", "parts"]
 
 _HUB = "https://huggingface.co"
 _TRUE = {"1", "ON", "YES", "TRUE"}  # what huggingface_hub takes for true
@@ -48,12 +48,18 @@ class Settings:
         return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
     def folder(self, repository: str) -> Path:
-        """Return the folder of a kernel repository in the cache."""
-        return self.cache / f"kernels--{repository.replace('/', '--')}"
+        """Return the folder of a repository in the cache."""
+        return self.cache / "--".join(parts(repository)).replace("/", "--")
 
     def snapshot(self, repository: str, commit: str) -> Path:
-        """Return the folder of one commit of a kernel repository in the cache."""
+        """Return the folder of one commit of a repository in the cache."""
         return self.folder(repository) / "snapshots" / commit
+
+
+def parts(repository: str) -> tuple[str, str]:
+    """Return what a repository holds and its name: `org/repo` has kernels, `datasets/org/repo` says what it has."""
+    kind, _, name = repository.partition("/")
+    return (kind, name) if "/" in name else ("kernels", repository)
 
 
 def local_kernels(environment: Mapping[str, str] | None = None) -> dict[str, str]:
