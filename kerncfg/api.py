@@ -36,7 +36,18 @@ if TYPE_CHECKING:
     from kerncfg.documents.plan import Kernel
     from kerncfg.evidence.rows import Measurement, Verification
 
-__all__ = ["bench", "document", "fetch", "kernelize", "load_plan", "lock", "plan", "plan_document", "verify"]
+__all__ = [
+    "bench",
+    "default_trust",
+    "document",
+    "fetch",
+    "kernelize",
+    "load_plan",
+    "lock",
+    "plan",
+    "plan_document",
+    "verify",
+]
 
 _KINDS = ("publishers", "repositories")
 
@@ -205,7 +216,7 @@ def load_plan(path: str | Path, *, trust: Sequence[str] = ()) -> Plan:
         raise ConfigError([replace(issue, file=str(path)) for issue in error.issues]) from error
     except (LockError, IntegrityError) as error:
         raise type(error)(f"{path}: {error.message}", hint=error.hint) from error
-    return replace(plan, trust=_default_trust().plus(*_names(trust)))
+    return replace(plan, trust=default_trust().plus(*_names(trust)))
 
 
 def _read_plan(data: dict[str, Any]) -> Plan:
@@ -235,7 +246,7 @@ def fetch(
     return {} if dry_run else fetch_kernels(kernels, progress=progress)
 
 
-def _default_trust() -> Trust:
+def default_trust() -> Trust:
     """Return whom the packaged files trust, read without composing anything."""
     node = read(conf() / "trust/default.yaml", Place("preset", "trust/default.yaml"))
     publishers, repositories = (

@@ -63,6 +63,7 @@ ORDER = (
     "sources.hub.memory",
     "sources.hub.files",
     "sources.hub.configs",
+    "sources.hub.uploading",
     "sources.hub",
     "locking",
     "verdicts",
@@ -135,6 +136,10 @@ ORDER = (
     "dialects.files",
     "trainer",
     "outcome",
+    "sharing.experiment",
+    "sharing.card",
+    "sharing.push",
+    "sharing.pull",
     "page.markup",
     "page.colours",
     "page.tree",
@@ -155,6 +160,7 @@ ORDER = (
     "cli.plans",
     "cli.locks",
     "cli.jobs",
+    "cli.sharing",
     "cli.machines",
     "cli",
 )
@@ -162,7 +168,7 @@ ORDER = (
 DOORSTEPS = ("", "__main__", "_hydra")
 # Folders of bundled kernels import nothing of kerncfg but each other, as a kernel from elsewhere would.
 KERNELS = "kernels"
-FOLDERS = ("documents", "compiler", "applier", "evidence", "dialects", "page")
+FOLDERS = ("documents", "compiler", "applier", "evidence", "dialects", "page", "sharing")
 
 # Where each package may be imported; a folder stands for everything in it.
 DOORS: dict[str, tuple[str, ...]] = {

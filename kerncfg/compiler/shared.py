@@ -23,7 +23,7 @@ from kerncfg.errors import ConfigError, Issue, KerncfgError, SourceError
 if TYPE_CHECKING:
     from kerncfg.compiler.tree import KeyPath, Node
 
-__all__ = ["SCHEME", "HubGroups", "NotShared", "header_of", "opened", "pinned", "remember"]
+__all__ = ["SCHEME", "HubGroups", "NotShared", "header_of", "opened", "pinned", "prefix_of", "remember"]
 
 SCHEME = "hf"
 _OPENER = "kerncfg.sources.hub.configs"
@@ -89,11 +89,7 @@ class HubGroups(ConfigSource):
         place = Place(KIND, f"{self._address}/{path}")
         text = opened(self._address).read(path)
         header = header_of(text[:512].decode("utf-8-sig", "replace"), place)
-        package = header.get("package")
-        prefix: KeyPath = tuple(path.split("/")[:-1])
-        if package is not None:
-            prefix = tuple(part for part in package.split(".") if part != "_global_")
-        place.prefix = prefix
+        prefix = place.prefix = prefix_of(path, header)
         node = parse_bytes(text, place)
         if issues := forbidden(node, prefix):
             raise ConfigError(issues)
@@ -131,6 +127,14 @@ class HubGroups(ConfigSource):
             if path.startswith(inside) and results_filter in (None, kind):
                 found.add(name if below else name.removesuffix(".yaml"))
         return sorted(found)
+
+
+def prefix_of(path: str, header: Mapping[str, str | None]) -> KeyPath:
+    """Return where the keys of a file come to stand, by its folder or by what its header says."""
+    package = header.get("package")
+    if package is None:
+        return tuple(path.split("/")[:-1])
+    return tuple(part for part in package.split(".") if part != "_global_")
 
 
 def header_of(text: str, place: Place) -> dict[str, str | None]:

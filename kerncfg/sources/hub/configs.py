@@ -6,13 +6,13 @@ An address means the same commit for as long as the process lives, and a file is
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from huggingface_hub.errors import HfUriError
-from huggingface_hub.utils import parse_hf_uri
+from huggingface_hub.utils import parse_hf_uri  # type: ignore[attr-defined, unused-ignore]
 
 from kerncfg.errors import ConfigError, SourceError
 from kerncfg.sources.environment import Settings, parts
@@ -24,7 +24,7 @@ from kerncfg.sources.hub.revisions import is_commit
 if TYPE_CHECKING:
     from kerncfg.documents.lock import File
 
-__all__ = ["Place", "Shared", "opened", "place_of"]
+__all__ = ["Place", "Shared", "gathered", "opened", "place_of"]
 
 SHAPE = "hf://org/repo@main, hf://datasets/org/repo@main or hf://kernels/org/repo@v1"
 _KINDS = {"model": "models", "dataset": "datasets", "kernel": "kernels"}
@@ -111,39 +111,50 @@ def opened(address: str, *, cached: bool = False, commit: str | None = None) -> 
         known = _opened.get((settings, address))
         if known is not None:
             return known
-        try:
-            at = replace(place, revision=commit) if commit else place
-            found = _asked(address, at, replace(settings, offline=settings.offline or cached))
-        except HubFault as fault:
-            raise SourceError(f"{address}: {fault.message}", hint=_advice(place, fault, settings)) from fault
-        if not found.files:
-            message = f"{address}: there is no {_ENDING} file in it, at commit {found.commit[:12]}"
-            raise SourceError(message, hint="name the folder that holds the groups: hf://org/repo@main/folder")
+        at = replace(place, revision=commit) if commit else place
+        asked = replace(settings, offline=settings.offline or cached)
+        found = _whole(address, at, asked, lambda path: path.endswith(_ENDING))
         if not cached:
             _opened[settings, address] = found
         return found
 
 
-def _asked(address: str, place: Place, settings: Settings) -> Shared:
+def gathered(address: str, wanted: Callable[[str], bool]) -> Shared:
+    """Return what an address holds now, of the files that are wanted; errors are those of `opened`."""
+    return _whole(address, place_of(address), Settings.read(), wanted)
+
+
+def _whole(address: str, place: Place, settings: Settings, wanted: Callable[[str], bool]) -> Shared:
+    try:
+        found = _asked(address, place, settings, wanted)
+    except HubFault as fault:
+        raise SourceError(f"{address}: {fault.message}", hint=_advice(place, fault, settings)) from fault
+    if not any(path.endswith(_ENDING) for path in found.files):
+        message = f"{address}: there is no {_ENDING} file in it, at commit {found.commit[:12]}"
+        raise SourceError(message, hint="name the folder that holds the groups: hf://org/repo@main/folder")
+    return found
+
+
+def _asked(address: str, place: Place, settings: Settings, wanted: Callable[[str], bool]) -> Shared:
     hub = Hub(settings)
     try:
-        return _listed(hub, address, place)
+        return _listed(hub, address, place, wanted)
     except Moved as now:
         try:
-            return _listed(hub, address, replace(place, repository=now.repository))
+            return _listed(hub, address, replace(place, repository=now.repository), wanted)
         except Moved as further:
             message = f"{place.repository} moved to {now.repository}, and that to {further.repository}"
             raise HubFault(f"{message}, needed one move at most", status=200) from further
 
 
-def _listed(hub: Hub, address: str, place: Place) -> Shared:
+def _listed(hub: Hub, address: str, place: Place, wanted: Callable[[str], bool]) -> Shared:
     memory = Memory(hub.settings)
     commit, note = _commit(hub, memory, place)
     inside = f"{place.folder}/" if place.folder else ""
     files = {
         file.path.removeprefix(inside): file
         for file in listing(hub, memory, place.repository, commit)
-        if file.path.startswith(inside) and file.path.endswith(_ENDING)
+        if file.path.startswith(inside) and wanted(file.path.removeprefix(inside))
     }
     return Shared(address=address, place=place, commit=commit, files=files, note=note, settings=hub.settings)
 
