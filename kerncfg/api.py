@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = [
     "bench",
     "checked",
+    "default_trust",
     "document",
     "fetch",
     "kernelize",
@@ -93,9 +94,9 @@ def _planned(
     """Return the plan, and the document that it was made from."""
     named = (f"target={target}",) if isinstance(target, str) else ()
     node = target if isinstance(target, Mapping) else None
-    asked, data, _ = checked(*overrides, *named, config_dir=config_dir, config=config, target=node)
+    asked, data, origins = checked(*overrides, *named, config_dir=config_dir, config=config, target=node)
     found = target if isinstance(target, Target) else detect(data["target"])
-    return plan_of(asked, found, trust=trust, lock=lock), data
+    return plan_of(asked, found, origins=origins, trust=trust, lock=lock), data
 
 
 def lock(
@@ -173,9 +174,14 @@ def _composed(
 
 
 def plan_of(
-    config: Config, target: Target, *, trust: Sequence[str] = (), lock: str | Path | Lock | None = None
+    config: Config,
+    target: Target,
+    *,
+    origins: Origins,
+    trust: Sequence[str] = (),
+    lock: str | Path | Lock | None = None,
 ) -> Plan:
-    """Return the plan of what is asked for, for a target."""
+    """Return the plan of what is asked for, for a target; `origins` knows what of it came from the Hub."""
     known = lock if isinstance(lock, Lock) else usual(lock)
     config = localised(config, local_kernels())
     named = config.trust.plus(*_names(trust))
@@ -193,7 +199,8 @@ def plan_of(
     _check_address(asked)
     pins = pin(asked, target=target, trust=named, known=known, locked=known is not None)
     made = resolve(config, pins, request)
-    return replace(made, trust=replace(named, references=frozenset(map(str, flagged))))
+    consent = replace(named, references=frozenset(map(str, flagged)))
+    return replace(made, trust=consent, searchpath=dict(origins.shared), notes=(*made.notes, *origins.notes))
 
 
 def _check_address(references: Iterable[KernelRef]) -> None:
@@ -245,7 +252,7 @@ def load_plan(path: str | Path, *, trust: Sequence[str] = ()) -> Plan:
         raise ConfigError([replace(issue, file=str(path)) for issue in error.issues]) from error
     except (LockError, IntegrityError) as error:
         raise type(error)(f"{path}: {error.message}", hint=error.hint) from error
-    return replace(plan, trust=_default_trust().plus(*_names(trust)))
+    return replace(plan, trust=default_trust().plus(*_names(trust)))
 
 
 def _read_plan(data: dict[str, Any]) -> Plan:
@@ -276,7 +283,7 @@ def fetch(
     return {} if dry_run else fetch_kernels(kernels, progress=progress)
 
 
-def _default_trust() -> Trust:
+def default_trust() -> Trust:
     """Return whom the packaged files trust, read without composing anything."""
     node = read(conf() / "trust/default.yaml", Place("preset", "trust/default.yaml"))
     publishers, repositories = (

@@ -40,6 +40,8 @@ ORDER = (
     "compiler.interpolate",
     "compiler.brackets",
     "compiler.overrides",
+    "compiler.fetched",
+    "compiler.shared",
     "compiler.loading",
     "compiler.compose",
     "compiler.composed",
@@ -63,6 +65,8 @@ ORDER = (
     "sources.hub.asking",
     "sources.hub.memory",
     "sources.hub.files",
+    "sources.hub.configs",
+    "sources.hub.uploading",
     "sources.hub",
     "locking",
     "verdicts",
@@ -137,6 +141,10 @@ ORDER = (
     "dialects.files",
     "trainer",
     "outcome",
+    "sharing.experiment",
+    "sharing.card",
+    "sharing.push",
+    "sharing.pull",
     "page.markup",
     "page.colours",
     "page.tree",
@@ -149,6 +157,7 @@ ORDER = (
     "page.report",
     "page.comparison",
     "page.sweep",
+    "launching",
     "run",
     "cli.offers",
     "cli.completing",
@@ -159,6 +168,7 @@ ORDER = (
     "cli.plans",
     "cli.locks",
     "cli.jobs",
+    "cli.sharing",
     "cli.machines",
     "cli",
 )
@@ -166,16 +176,16 @@ ORDER = (
 DOORSTEPS = ("", "__main__", "_hydra")
 # Folders of bundled kernels import nothing of kerncfg but each other, as a kernel from elsewhere would.
 KERNELS = "kernels"
-FOLDERS = ("documents", "compiler", "applier", "evidence", "dialects", "page")
+FOLDERS = ("documents", "compiler", "applier", "evidence", "dialects", "page", "sharing")
 
 # Where each package may be imported; a folder stands for everything in it.
 DOORS: dict[str, tuple[str, ...]] = {
     "click": ("cli",),
     "huggingface_hub": ("sources.hub",),
-    "hydra": ("compiler.overrides", "compiler.loading", "compiler.compose", "run", "_hydra"),
+    "hydra": ("compiler.overrides", "compiler.shared", "compiler.loading", "compiler.compose", "run", "_hydra"),
     "jsonschema": ("compiler.schema",),
     "matplotlib": ("page.drawing",),
-    "omegaconf": ("compiler.compose", "compiler.composed", "compiler.interpolate"),
+    "omegaconf": ("compiler.shared", "compiler.compose", "compiler.composed", "compiler.interpolate"),
     "packaging": ("documents", "compiler", "machine", "sources.hub", "doctor"),
     "rich": ("cli",),
     # `signs` asks torch what it is built for, which only torch knows.

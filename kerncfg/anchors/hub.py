@@ -31,7 +31,7 @@ HUB: Mapping[str, tuple[str, ...]] = {
     "address": ("HF_ENDPOINT …, needed an address such as …",),
     "no-answer": ("the Hub at … gave no answer about …",),
     "another-type": ("there is a … of that name, and kernels are in repositories of type kernel",),
-    "no-such-repository": ("there is no kernel repository …",),
+    "no-such-repository": ("there is no … repository … at …",),
     "no-such-revision": ("… has no such revision…",),
     "no-such-file": ("… has no such file…, needed …",),
     "token": (

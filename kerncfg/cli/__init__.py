@@ -17,6 +17,7 @@ from kerncfg.cli.jobs import bench, compare, report, run, verify
 from kerncfg.cli.locks import fetch, lock
 from kerncfg.cli.machines import completion, doctor
 from kerncfg.cli.plans import diff, explain, plan
+from kerncfg.cli.sharing import pull, push
 from kerncfg.cli.words import code, told
 
 __all__ = ["main", "program"]
@@ -45,6 +46,8 @@ for command in (
     bench,
     report,
     compare,
+    push,
+    pull,
     show,
     validate,
     import_,

@@ -22,6 +22,7 @@ from hydra.version import VersionBase
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from packaging.version import Version
 
+from kerncfg.compiler.shared import HubGroups
 from kerncfg.errors import ConfigError
 from kerncfg.locations import conf
 
@@ -77,6 +78,7 @@ def hydra_folder(config_dir: Path | None) -> Iterator[Path]:
         hint = "give the folder that holds your groups"
         raise ConfigError(f"the config folder {config_dir} is {found}", hint=hint)
     Plugins.instance().register(_PackagedGroups)
+    Plugins.instance().register(HubGroups)
     yield folder
 
 
@@ -131,7 +133,7 @@ def _spare(source: Any) -> None:
     elif source.scheme() == "pkg" and source.path == _HYDRAS:
 
         def load_config(config_path: str) -> ConfigResult:
-            entries, header = _of_hydra(type(source), config_path)
+            entries, header = _of_hydra(config_path)
             config = OmegaConf.create({"defaults": [*entries]} if entries else {})
             return ConfigResult(provider=source.provider, path=f"pkg://{_HYDRAS}", config=config, header={**header})
 
@@ -139,9 +141,9 @@ def _spare(source: Any) -> None:
 
 
 @functools.cache
-def _of_hydra(kind: Any, config_path: str) -> tuple[list[Any], dict[str, str | None]]:
+def _of_hydra(config_path: str) -> tuple[list[Any], dict[str, str | None]]:
     """Return the defaults list and the header of a config that comes with Hydra; what it says besides is not used."""
-    found = kind("hydra", f"pkg://{_HYDRAS}").load_config(config_path)
+    found = SourcesRegistry.instance().resolve("pkg")("hydra", f"pkg://{_HYDRAS}").load_config(config_path)
     plain: Any = OmegaConf.to_container(found.config, resolve=False)
     return (plain.get("defaults") or []) if isinstance(plain, dict) else [], found.header
 

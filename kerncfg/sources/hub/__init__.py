@@ -24,8 +24,8 @@ from kerncfg.machine import hub_is_on
 from kerncfg.sources import KernelCode
 from kerncfg.sources.environment import Settings
 from kerncfg.sources.hub.asking import Hub, HubFault, Moved
-from kerncfg.sources.hub.files import bring, folder_of, single
-from kerncfg.sources.hub.memory import Found, Memory, builds_of, listed
+from kerncfg.sources.hub.files import bring, folder_of, listing, single
+from kerncfg.sources.hub.memory import Found, Memory, builds_of
 from kerncfg.sources.hub.revisions import is_commit, matching, versions
 from kerncfg.sources.importing import PREFIX, import_folder, named
 from kerncfg.sources.standin import offering
@@ -220,22 +220,7 @@ class HubSource:
         return to
 
     def _listing(self, place: str, commit: str) -> list[File]:
-        return self._hub.once(f"tree {place} {commit}", lambda: self._listed(place, commit))
-
-    def _listed(self, place: str, commit: str) -> list[File]:
-        known = self._memory.listing(place, commit)
-        if known is not None:
-            return known
-        address = f"/api/kernels/{quote(place)}/tree/{commit}?recursive=true"
-        try:
-            entries = list(self._hub.pages(address, place, f"the files of commit {commit[:12]}"))
-            entries = [entry for entry in entries if entry["type"] == "file"]
-            files = [listed(entry, place) for entry in entries]
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            message = f"HTTP 200: the files of {place} came without {error}, needed path, size and oid of each"
-            raise HubFault(message) from error
-        self._memory.keep_listing(place, commit, entries)
-        return files
+        return self._hub.once(f"tree {place} {commit}", lambda: listing(self._hub, self._memory, place, commit))
 
     def _builds(self, place: str, commit: str, listing: list[File], target: Target | None) -> Iterator[Build]:
         """Describe the builds of a commit; only those whose name suits the target are asked what they need."""

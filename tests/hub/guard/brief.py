@@ -33,4 +33,4 @@ class _Brief:
 
 def install() -> None:
     """Do so in this process."""
-    sys.meta_path.insert(0, _Brief)  # type: ignore[arg-type]
+    sys.meta_path.insert(0, _Brief)  # type: ignore[arg-type, unused-ignore]
