@@ -185,7 +185,13 @@ DOORS: dict[str, tuple[str, ...]] = {
     "hydra": ("compiler.overrides", "compiler.shared", "compiler.loading", "compiler.compose", "run", "_hydra"),
     "jsonschema": ("compiler.schema",),
     "matplotlib": ("page.drawing",),
-    "omegaconf": ("compiler.shared", "compiler.compose", "compiler.composed", "compiler.interpolate"),
+    "omegaconf": (
+        "compiler.shared",
+        "compiler.loading",
+        "compiler.compose",
+        "compiler.composed",
+        "compiler.interpolate",
+    ),
     "packaging": ("documents", "compiler", "machine", "sources.hub", "doctor"),
     "rich": ("cli",),
     # `signs` asks torch what it is built for, which only torch knows.
