@@ -12,25 +12,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hydra.errors import HydraException, MissingConfigException
-from hydra.plugins.config_source import ConfigResult, ConfigSource
+from hydra.plugins.config_source import ConfigResult
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from kerncfg.compiler.assign import assign, fault, leaf, near, without
+from kerncfg.compiler.fetched import laundered
 from kerncfg.compiler.interpolate import resolved
 from kerncfg.compiler.loading import add_packaged, hydra_folder, loader, version_base
 from kerncfg.compiler.overrides import NODES, part_of, read, rewrite, sweeping
 from kerncfg.compiler.reading import Place
 from kerncfg.compiler.reading import read as read_file
+from kerncfg.compiler.shared import SCHEME, HubGroups, header_of, opened
 from kerncfg.compiler.tree import Fault, KeyPath, Node, Origins, grow, leaves, merge
 from kerncfg.documents.config import Origin
-from kerncfg.errors import ConfigError, Issue
+from kerncfg.errors import ConfigError, Issue, KerncfgError
 from kerncfg.locations import conf
 
 if TYPE_CHECKING:
     from hydra.core.config_loader import ConfigLoader
     from hydra.core.override_parser.types import Override
+    from hydra.plugins.config_source import ConfigSource
 
 __all__ = [
     "KeyPath",
@@ -62,6 +65,7 @@ def compose(
 
     Raises:
         ConfigError: Files, overrides or choices that cannot be composed; it holds every fault found.
+        SourceError: A place on the Hub that is on the search path cannot be reached, or is not there.
     """
     noted: list[Fault] = []
     try:
@@ -89,7 +93,12 @@ def _composed(overrides: Sequence[str], config_dir: Path | None, faults: list[Fa
     for override in found:
         root = work.overridden(root, override)
     root = _document(root)
-    return resolved(root, faults), Origins(root, tuple(work.lost))
+    document = resolved(root, faults)
+    if work.shared and (issues := laundered(root, document)):
+        raise ConfigError(issues)
+    shared = tuple((found.address, found.commit) for found in work.shared)
+    notes = tuple(f"{found.address} is {found.note}" for found in work.shared if found.note)
+    return document, Origins(root, tuple(work.lost), shared, notes)
 
 
 def _document(root: Node) -> Node:
@@ -139,6 +148,7 @@ class _Composition:
     faults: list[Fault]
     files: dict[str, Node] = field(default_factory=dict)
     lost: list[tuple[KeyPath, Origin]] = field(default_factory=list)
+    shared: list[Any] = field(default_factory=list)
 
     def search_path(self, folder: Path) -> list[str]:
         """Return what `hydra.searchpath` adds, by an override or else by the user's own primary config."""
@@ -156,19 +166,30 @@ class _Composition:
                 hint = "write hydra.searchpath=[file:///folder]"
                 raise ConfigError([origins.issue((*path, index), "must be a list of addresses", hint=hint)])
             place = address.removeprefix("file://")
-            if "://" not in place and not Path(place).is_dir():
+            if place.startswith(f"{SCHEME}://"):
+                self.shared.append(self.opened(place, origins, (*path, index)))
+            elif "://" not in place and not Path(place).is_dir():
                 raise ConfigError([origins.issue((*path, index), f"there is no folder {place}")])
         return addresses
+
+    def opened(self, address: str, origins: Origins, path: KeyPath) -> Any:
+        """Return what a place on the Hub holds, asked for before anybody has to wait for Hydra's state."""
+        try:
+            return opened(address)
+        except ConfigError as error:
+            raise ConfigError([origins.issue(path, each.message, hint=each.hint) for each in error.issues]) from error
 
     def defaults(self, loader: ConfigLoader) -> tuple[list[tuple[list[str], Node]], list[Override]]:
         """Return the files in merge order, each with its package, and the overrides of values."""
         for source in loader.get_sources():
+            patched: Any = source
             if source.scheme() == "file":
-                patched: Any = source
                 patched.load_config = self.reader(source)
+            elif isinstance(source, HubGroups):
+                patched.load_config = self.fetching(source)
         try:
             found = loader.compute_defaults_list(CONFIG, self.lines, RunMode.RUN)
-        except ConfigError:
+        except KerncfgError:
             raise
         except MissingConfigException as error:
             if not (issues := self.left_out(missing := self.missing(error, loader))):
@@ -200,7 +221,7 @@ class _Composition:
             file = folder / (config_path if config_path.endswith(".yaml") else f"{config_path}.yaml")
             place = _place(file)
             with file.open(encoding="utf-8-sig", errors="replace") as text:
-                header = _header(text.read(512), place)
+                header = header_of(text.read(512), place)
             if header.get("package") != "_global_":
                 place.prefix = tuple(config_path.split("/")[:-1])
             part = place.prefix
@@ -210,10 +231,19 @@ class _Composition:
                 self.faults += [(part, issue) for issue in error.issues]
                 node = Node({}, place.origin(None))
             self.files[config_path] = node
-            entries = node.value["defaults"].plain() if "defaults" in node.value else []
-            _check_defaults(entries, node, place)
-            config = OmegaConf.create({"defaults": entries or []})
+            config = OmegaConf.create({"defaults": _entries(node)})
             return ConfigResult(provider=provider, path=f"file://{folder}", config=config, header=header)
+
+        return load_config
+
+    def fetching(self, source: HubGroups) -> Callable[[str], ConfigResult]:
+        """Return a loader of the files of a place on the Hub, as `reader` returns one of a folder's."""
+
+        def load_config(config_path: str) -> ConfigResult:
+            node, header = source.tree(config_path)
+            self.files[config_path] = node
+            config = OmegaConf.create({"defaults": _entries(node)})
+            return ConfigResult(provider=source.provider, path=source.full_path(), config=config, header=header)
 
         return load_config
 
@@ -271,6 +301,7 @@ class _Composition:
                     group, name, asked = chosen, str(option), fault(argument, "")
         options = sorted(loader.get_group_options(group)) if group else []
         places = [_shown(Path(source.path)) for source in loader.get_sources() if source.scheme() == "file"]
+        places += [found.address for found in self.shared]
         lead = f"no option {name!r} in the group {group}" if group else f"no config {name!r}"
         message = f"{lead}; looked in {' and '.join(places)}"
         hints = [near(name, options), f"there are {', '.join(options)}" if options else None]
@@ -323,18 +354,11 @@ def _shown(path: Path) -> str:
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
 
-def _header(text: str, place: Place) -> dict[str, str | None]:
-    try:
-        return ConfigSource._get_header_dict(text)
-    except ValueError as error:
-        hint = "write `# @package NAME`, with nothing after it"
-        issue = Issue(message=f"the header cannot be read: {error}", file=place.name, line=1, hint=hint)
-        raise ConfigError([issue]) from error
-
-
-def _check_defaults(entries: Any, node: Node, place: Place) -> None:
+def _entries(node: Node) -> list[Any]:
+    """Return the defaults list of a file, of which each entry is one that Hydra can read."""
+    entries = node.value["defaults"].plain() if "defaults" in node.value else None
     if entries is None:
-        return
+        return []
     origins = Origins(node)
     if not isinstance(entries, list):
         found = "a map" if isinstance(entries, dict) else repr(entries)
@@ -351,3 +375,4 @@ def _check_defaults(entries: Any, node: Node, place: Place) -> None:
             issues.append(origins.issue(("defaults", index), "is no entry of a defaults list", hint=hint))
     if issues:
         raise ConfigError(issues)
+    return entries

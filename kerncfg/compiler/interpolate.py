@@ -153,8 +153,12 @@ def _tainted(texts: dict[KeyPath, str]) -> set[KeyPath]:
 
 
 def _misplaced(texts: dict[KeyPath, str], origins: Origins) -> list[Fault]:
-    message, tainted = "brings a value of the environment, which is for `model` only", _tainted(texts)
-    return [
+    tainted = _tainted(texts)
+    fetched = [path for path in tainted if getattr(origins.at(path), "kind", None) == "hub"]
+    message = "brings a value of the environment, which a fetched file cannot read"
+    found = [(path, origins.issue(path, f"{texts[path]} {message}")) for path in fetched]
+    message = "brings a value of the environment, which is for `model` only"
+    return found + [
         (
             path,
             origins.issue(
@@ -162,7 +166,7 @@ def _misplaced(texts: dict[KeyPath, str], origins: Origins) -> list[Fault]:
             ),
         )
         for path, text in texts.items()
-        if path in tainted and path[0] not in _MAY_HOLD_ENVIRONMENT
+        if path in tainted and path[0] not in _MAY_HOLD_ENVIRONMENT and path not in fetched
     ]
 
 

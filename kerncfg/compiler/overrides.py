@@ -8,6 +8,7 @@ refused with the line to type.
 from __future__ import annotations
 
 import difflib
+import functools
 import itertools
 import re
 from collections.abc import Iterator, Sequence
@@ -82,7 +83,13 @@ def read(line: str) -> Override:
     Raises:
         HydraException: It is not one.
     """
-    return OverridesParser.create().parse_override(line)
+    return _parser().parse_override(line)
+
+
+@functools.cache
+def _parser() -> OverridesParser:
+    """Return one parser for all: to make it costs as much as to read a line with it."""
+    return OverridesParser.create()
 
 
 def sweeping(line: str) -> bool:
