@@ -40,16 +40,21 @@ ORDER = (
     "compiler.interpolate",
     "compiler.brackets",
     "compiler.overrides",
+    "compiler.fetched",
+    "compiler.shared",
     "compiler.loading",
     "compiler.compose",
+    "compiler.composed",
     "compiler.schema",
     "compiler.writing",
     "compiler.saying",
     "compiler.flash",
     "compiler.normalise",
+    "compiler.checking",
     "compiler.policy",
     "compiler.resolve",
     "machine",
+    "together",
     "sources",
     "sources.names",
     "sources.importing",
@@ -60,6 +65,8 @@ ORDER = (
     "sources.hub.asking",
     "sources.hub.memory",
     "sources.hub.files",
+    "sources.hub.configs",
+    "sources.hub.uploading",
     "sources.hub",
     "locking",
     "verdicts",
@@ -74,6 +81,7 @@ ORDER = (
     "applier.adapters.attention_source",
     "applier.adapters.attention",
     "applier.adapters.attention_forms",
+    "applier.adapters.attention_calls",
     "applier.adapters.attention_names",
     "applier.adapters.attention_config",
     "applier.report",
@@ -107,6 +115,7 @@ ORDER = (
     "models",
     "evidence.contents",
     "evidence.keeping",
+    "evidence.listening",
     "evidence.capture",
     "evidence.judge",
     "evidence.wording",
@@ -132,6 +141,10 @@ ORDER = (
     "dialects.files",
     "trainer",
     "outcome",
+    "sharing.experiment",
+    "sharing.card",
+    "sharing.push",
+    "sharing.pull",
     "page.markup",
     "page.colours",
     "page.tree",
@@ -144,6 +157,7 @@ ORDER = (
     "page.report",
     "page.comparison",
     "page.sweep",
+    "launching",
     "run",
     "cli.offers",
     "cli.completing",
@@ -154,6 +168,7 @@ ORDER = (
     "cli.plans",
     "cli.locks",
     "cli.jobs",
+    "cli.sharing",
     "cli.machines",
     "cli",
 )
@@ -161,16 +176,16 @@ ORDER = (
 DOORSTEPS = ("", "__main__", "_hydra")
 # Folders of bundled kernels import nothing of kerncfg but each other, as a kernel from elsewhere would.
 KERNELS = "kernels"
-FOLDERS = ("documents", "compiler", "applier", "evidence", "dialects", "page")
+FOLDERS = ("documents", "compiler", "applier", "evidence", "dialects", "page", "sharing")
 
 # Where each package may be imported; a folder stands for everything in it.
 DOORS: dict[str, tuple[str, ...]] = {
     "click": ("cli",),
     "huggingface_hub": ("sources.hub",),
-    "hydra": ("compiler.overrides", "compiler.loading", "compiler.compose", "run", "_hydra"),
+    "hydra": ("compiler.overrides", "compiler.shared", "compiler.loading", "compiler.compose", "run", "_hydra"),
     "jsonschema": ("compiler.schema",),
     "matplotlib": ("page.drawing",),
-    "omegaconf": ("compiler.compose", "compiler.interpolate"),
+    "omegaconf": ("compiler.shared", "compiler.compose", "compiler.composed", "compiler.interpolate"),
     "packaging": ("documents", "compiler", "machine", "sources.hub", "doctor"),
     "rich": ("cli",),
     # `signs` asks torch what it is built for, which only torch knows.

@@ -32,6 +32,7 @@ ON_THE_COMMAND_LINE: Mapping[str, tuple[str, ...]] = {
     "no-such-group": ("… is no group", "the config's defaults list has no such entry"),
     "config-folder": ("the config folder … is …",),
     "search-path": ("hydra.searchpath cannot be used: …", "must be a list of addresses", "there is no folder …"),
+    "hub-address": ("… is no address on the Hub: …", "there is no … file in it, at commit …"),
     "arguments": (
         "explain needs one name, found …",
         "diff needs two plan files, found …",
@@ -40,6 +41,7 @@ ON_THE_COMMAND_LINE: Mapping[str, tuple[str, ...]] = {
         "no shell is named",
         "--config-dir is given … times: …",
         "override … and config= both say …",
+        "config= has no node of a plan: none of …",
         "an override is a text, found a …",
         "a plan is a kerncfg.Plan, found a …",
     ),
@@ -48,6 +50,16 @@ ON_THE_COMMAND_LINE: Mapping[str, tuple[str, ...]] = {
 }
 
 IN_FILES: Mapping[str, tuple[str, ...]] = {
+    "fetched-file": (
+        "a fetched file cannot grant trust",
+        "a fetched file cannot steer Hydra",
+        "a fetched file cannot hold `_target_`, which names code of this machine",
+        "a fetched file cannot name …, code or a folder of this machine",
+        "a fetched file cannot look up …",
+        "a fetched file cannot choose …",
+        "… brings a fetched file what it cannot say: …",
+        "… brings a value of the environment, which a fetched file cannot read",
+    ),
     "encoding": ("is UTF-16, expected UTF-8", "the byte 0x… is not UTF-8"),
     "not-yaml": ("is not YAML: …", "is nested too deeply"),
     "not-a-map": ("the file holds …, expected a map",),
@@ -77,6 +89,7 @@ IN_FILES: Mapping[str, tuple[str, ...]] = {
         "… leads nowhere: there is no …",
         "refers to itself",
         "cannot be resolved: …",
+        "… cannot be resolved: …",
         "cannot be resolved",
         "… is a relative folder that came by …, so no file says what it is relative to",
     ),

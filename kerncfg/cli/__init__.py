@@ -17,6 +17,7 @@ from kerncfg.cli.jobs import bench, compare, report, run, verify
 from kerncfg.cli.locks import fetch, lock
 from kerncfg.cli.machines import completion, doctor
 from kerncfg.cli.plans import diff, explain, plan
+from kerncfg.cli.sharing import pull, push
 from kerncfg.cli.words import code, told
 
 __all__ = ["main", "program"]
@@ -45,6 +46,8 @@ for command in (
     bench,
     report,
     compare,
+    push,
+    pull,
     show,
     validate,
     import_,
@@ -65,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             result = program.main(arguments, prog_name="kerncfg", standalone_mode=False)
     except click.exceptions.Exit as done:
         return done.exit_code
-    except click.Abort:
+    except (click.Abort, KeyboardInterrupt):
         print("interrupted", file=sys.stderr)  # noqa: T201 - the command line's own output
         return 130
     except click.ClickException as error:

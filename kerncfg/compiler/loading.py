@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,23 +16,25 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.plugins import Plugins
 from hydra.core.singleton import Singleton
 from hydra.errors import HydraException
+from hydra.plugins.config_source import ConfigResult
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.version import VersionBase
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from packaging.version import Version
 
+from kerncfg.compiler.shared import HubGroups
 from kerncfg.errors import ConfigError
 from kerncfg.locations import conf
 
 if TYPE_CHECKING:
     from hydra.core.config_loader import ConfigLoader
     from hydra.core.config_search_path import ConfigSearchPath
-    from hydra.plugins.config_source import ConfigResult
 
 __all__ = ["add_packaged", "hydra_folder", "lists_replace", "loader", "version_base"]
 
 _ROWS = ("kernels", "inherited", "fusions", "attention")
 
+_HYDRAS = "hydra.conf"  # the package of Hydra's own configs
 _lock = threading.Lock()  # Hydra keeps its state in singletons
 
 
@@ -75,6 +78,7 @@ def hydra_folder(config_dir: Path | None) -> Iterator[Path]:
         hint = "give the folder that holds your groups"
         raise ConfigError(f"the config folder {config_dir} is {found}", hint=hint)
     Plugins.instance().register(_PackagedGroups)
+    Plugins.instance().register(HubGroups)
     yield folder
 
 
@@ -122,6 +126,28 @@ def _start(folder: Path) -> None:
         raise ConfigError(f"hydra.searchpath cannot be used: {error}") from error
 
 
+def _spare(source: Any) -> None:
+    """Keep a source of Hydra's own from doing again, for every composition, what comes out the same."""
+    if source.scheme() == "structured":
+        source.__deepcopy__ = lambda memo: source  # else every registered node is copied, and none of them changes
+    elif source.scheme() == "pkg" and source.path == _HYDRAS:
+
+        def load_config(config_path: str) -> ConfigResult:
+            entries, header = _of_hydra(config_path)
+            config = OmegaConf.create({"defaults": [*entries]} if entries else {})
+            return ConfigResult(provider=source.provider, path=f"pkg://{_HYDRAS}", config=config, header={**header})
+
+        source.load_config = load_config
+
+
+@functools.cache
+def _of_hydra(config_path: str) -> tuple[list[Any], dict[str, str | None]]:
+    """Return the defaults list and the header of a config that comes with Hydra; what it says besides is not used."""
+    found = SourcesRegistry.instance().resolve("pkg")("hydra", f"pkg://{_HYDRAS}").load_config(config_path)
+    plain: Any = OmegaConf.to_container(found.config, resolve=False)
+    return (plain.get("defaults") or []) if isinstance(plain, dict) else [], found.header
+
+
 @contextmanager
 def loader(folder: Path, further: Sequence[str]) -> Iterator[ConfigLoader]:
     """Give a config loader that starts from a folder; whatever state Hydra had is put back at the end.
@@ -135,7 +161,10 @@ def loader(folder: Path, further: Sequence[str]) -> Iterator[ConfigLoader]:
         _PackagedGroups.further = further
         try:
             _start(folder)
-            yield GlobalHydra.instance().config_loader()
+            started = GlobalHydra.instance().config_loader()
+            for source in started.get_sources():
+                _spare(source)
+            yield started
         finally:
             _PackagedGroups.further = ()
             for kind in (GlobalHydra, VersionBase):

@@ -42,7 +42,8 @@ class Plan:
     """A decision that can be printed, compared, saved and sent.
 
     `trust` is the consent of whoever made the plan here; it is never written to a file, so a plan from a file
-    carries none. `strict`, `deterministic` and `seed` are the policy's, `notes` says what was ignored on the way.
+    carries none. `strict`, `deterministic` and `seed` are the policy's, `notes` says what was ignored on the way, and
+    `searchpath` which places on the Hub were read for it, each with its commit.
     """
 
     target: Target
@@ -51,6 +52,7 @@ class Plan:
     deterministic: bool = False
     seed: int | None = None
     notes: tuple[str, ...] = ()
+    searchpath: Mapping[str, str] = field(default_factory=dict, compare=False)
     trust: Trust = field(default_factory=Trust, compare=False, repr=False)
 
     @property
@@ -81,10 +83,15 @@ class Plan:
         return f"<Plan {self.digest[:12]} for {self.target.device}: {names}>"
 
     def __str__(self) -> str:
-        return table.text(self.digest, self.target, self.steps, self.notes)
+        return table.text(self.digest, self.target, self.steps, self.told())
 
     def _repr_html_(self) -> str:
-        return table.markup(self.digest, self.target, self.steps, self.notes)
+        return table.markup(self.digest, self.target, self.steps, self.told())
+
+    def told(self) -> tuple[str, ...]:
+        """Return the notes, and a line for each place on the Hub that was read."""
+        places = (f"{address} is at commit {commit[:12]}" for address, commit in sorted(self.searchpath.items()))
+        return (*self.notes, *places)
 
     def explain(self, name: str) -> Explanation:
         """Return what one name runs in every mode, and why none of the others.
@@ -119,6 +126,7 @@ class Plan:
             "deterministic": self.deterministic,
             "seed": self.seed,
             "notes": list(self.notes),
+            "searchpath": dict(self.searchpath),
             "steps": [step.to_dict() for step in self.steps],
             "files": {
                 digest: {file.path: {"size": file.size, "digest": file.digest} for file in files}
@@ -170,6 +178,7 @@ class Plan:
             deterministic=data.get("deterministic", False),
             seed=data.get("seed"),
             notes=tuple(data["notes"]),
+            searchpath=data.get("searchpath", {}),
         )
         if plan.digest != data["digest"]:
             raise IntegrityError(
