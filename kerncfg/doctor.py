@@ -20,6 +20,7 @@ from packaging.version import Version
 from kerncfg.locations import conf
 from kerncfg.machine import ON, hub_is_on
 from kerncfg.signs import COMPILERS, Facts
+from kerncfg.sources.environment import Settings
 
 if TYPE_CHECKING:
     from kerncfg.documents.target import Target
@@ -212,11 +213,11 @@ def _folders(name: str, value: str) -> Finding:
 
 
 def _endpoint(name: str, value: str) -> Finding:
-    address = re.fullmatch(r"(https?://)(?:[^/@]*@)?([^/@\s]+)(/.*)?", value)
-    if address is None:
+    hub = Settings.read({name: value})
+    if hub.fault:
         cure = f"write a whole address, or unset {name}"
         return Finding(name=name, severity="error", found="no web address", expected="https://host", cure=cure)
-    return Finding(name=name, severity="ok", found=f"{address[1]}{address[2]}: the Hub is asked there")  # no password
+    return Finding(name=name, severity="ok", found=f"{hub.shown}: the Hub is asked there")  # no password
 
 
 def _secret(name: str, value: str) -> Finding:
@@ -259,6 +260,11 @@ def _flags(facts: Facts) -> Iterator[Finding]:
 def _hub(facts: Facts) -> Iterator[Finding]:
     """Say whether the Hub is asked for kernels, and as whom."""
     hub = facts.hub
+    if hub.fault:
+        found, _, expected = hub.fault.partition(", needed ")
+        cure = "mend HF_ENDPOINT, or unset it for the Hub itself"
+        yield Finding(name="Hub", severity="error", found=found, expected=expected, cure=cure)
+        return
     if not hub.offline:
         asked = "asked with a token" if hub.token else "asked without a token"
         yield Finding(name="Hub", severity="ok", found=f"{hub.shown}: {asked}")

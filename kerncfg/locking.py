@@ -19,6 +19,7 @@ from kerncfg.documents.config import Candidate, Config, KernelRef, Row, Trust
 from kerncfg.documents.lock import Lock, Pin
 from kerncfg.errors import ConfigError, LockError, SourceError
 from kerncfg.sources import pin
+from kerncfg.sources.environment import Settings
 
 __all__ = ["FILE", "localised", "made", "read", "usual"]
 
@@ -90,7 +91,7 @@ def made(
 
     Raises:
         ConfigError: `upgrade` names no row and no repository of the config.
-        SourceError: The Hub gave no answer about what was to be upgraded.
+        SourceError: The Hub is not or may not be asked about what was to be upgraded, or gave no answer.
     """
     before = previous or Lock()
     named = {
@@ -103,16 +104,31 @@ def made(
     refs = sorted({candidate.ref.everything for candidate in candidates}, key=str)
     kept = {ref: found for ref, found in before.pins.items() if found.releases and ref not in anew}
     if off := OFF_SWITCH if not config.enabled else None if hub else HUB_OFF:
-        return Lock(pins={**{ref: Pin(ref=ref, reason=off) for ref in refs}, **before.pins})
+        _check_upgraded(anew, off)
+        return Lock(pins={**{ref: Pin(ref=ref, reason=off, barred=True) for ref in refs}, **before.pins})
     commits = {ref: commit for ref, commit in before.commits.items() if ref not in anew}
     allowed = [ref for ref in refs if ref in flagged or trusted(ref, trust) is None]
+    refused = {
+        ref: Pin(ref=ref, reason=trusted(ref, trust), barred=True)
+        for ref in refs
+        if ref not in allowed and ref not in kept
+    }
+    for ref in anew & set(refused):
+        _check_upgraded([ref], str(refused[ref].reason))
+    if allowed:
+        Settings.read().check()
     asked = pin(allowed, trust=trust, known=Lock(pins=kept, commits=commits))
     for ref in anew:
         found = asked.pins.get(ref)
         if found and (found.away or not found.releases) and ref in before.pins and before.pins[ref].releases:
-            raise SourceError(f"{ref} stays as it is: {found.reason or found.note}", hint="nothing was upgraded")
-    refused = {ref: Pin(ref=ref, reason=trusted(ref, trust)) for ref in refs if ref not in allowed}
-    return Lock(pins={**asked.pins, **refused})
+            _check_upgraded([ref], str(found.reason or found.note))
+    return Lock(pins={**asked.pins, **{ref: found for ref, found in kept.items() if ref in refs}, **refused})
+
+
+def _check_upgraded(upgraded: Iterable[KernelRef], reason: str) -> None:
+    """Refuse to leave in silence what was to be upgraded."""
+    if names := ", ".join(sorted(map(str, upgraded))):
+        raise SourceError(f"{names} stays as it is: {reason}", hint="nothing was upgraded")
 
 
 def _upgraded(named: Mapping[str, Sequence[Candidate]], upgrade: Iterable[str]) -> Iterator[KernelRef]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import importlib
 import os
+import shutil
 import tempfile
 import warnings
 from collections.abc import Generator, Iterator
@@ -12,6 +15,7 @@ from importlib.util import find_spec
 
 import pytest
 
+from tests.hub.guard import brief
 from tests.hub.guard.loopback import guards
 
 pytest_plugins = ["tests.hub.fixtures"]
@@ -23,11 +27,14 @@ os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"
 
 # Verdicts of tests are nobody's: they must neither be found by a later run nor be left behind.
 os.environ["KERNCFG_CACHE"] = tempfile.mkdtemp(prefix="kerncfg-verdicts-")
+atexit.register(shutil.rmtree, os.environ["KERNCFG_CACHE"], ignore_errors=True)
 # Inductor asks setuptools for a compiler, and setuptools refuses to come after a distutils that others imported.
 if find_spec("setuptools"):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         importlib.import_module("setuptools")
+
+brief.install()
 
 _MAY_SKIP = ("gpu", "peers")
 
@@ -48,6 +55,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if marked and (reason := lacks()):
             for item in marked:
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_collection_finish() -> None:
+    """Set aside what was imported and collected: a `gc.collect()` of a test then costs 20 ms instead of 350."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # else compiled libraries complain at exit of what they believe to be leaks
 
 
 def _lacks_gpu() -> str | None:

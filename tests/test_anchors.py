@@ -55,6 +55,8 @@ _PARTS = {
     "__repr__",
     "__str__",
     "_advice",
+    "_wrong",
+    "sent",
     "_elsewhere",
     "_spelled",
     "_said",

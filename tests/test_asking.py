@@ -252,12 +252,17 @@ def test_that_nobody_is_there_is_found_out_once(hub: TestHub, monkeypatch: pytes
     assert len(messages) == 16 and all("gave no answer about a/r" in message for message in messages)
 
 
-@pytest.mark.parametrize("endpoint", ["hub.acme.com", "http://127.0.0.1:9", "ftp://127.0.0.1"])
-def test_an_address_where_nobody_listens_is_not_tried_twice(hub: TestHub, waits: list[float], endpoint: str) -> None:
-    settings = replace(Settings.read(), endpoint=endpoint)
-    found = fault(Hub(settings))
+def test_an_address_where_nobody_listens_is_not_tried_twice(hub: TestHub, waits: list[float]) -> None:
+    found = fault(Hub(replace(Settings.read(), endpoint="http://127.0.0.1:9")))
     assert found.away and waits == []
     assert "gave no answer about" in found.message
+
+
+@pytest.mark.parametrize("endpoint", ["hub.acme.com", "ftp://127.0.0.1"])
+def test_an_address_that_is_none_is_not_asked(hub: TestHub, waits: list[float], endpoint: str) -> None:
+    found = fault(Hub(replace(Settings.read(), endpoint=endpoint)))
+    assert not found.away and waits == []
+    assert found.message.startswith("HF_ENDPOINT begins with neither http:// nor https://, needed an address")
 
 
 def test_one_question_is_asked_once(norms: Repository, hub: TestHub) -> None:

@@ -221,7 +221,7 @@ def test_triton_that_is_missing() -> None:
         ("HF_HOME", "/hf", "ok", "/hf: the home of the Hub's files"),
         ("HF_HUB_CACHE", "/hub", "ok", "/hub: the cache of the Hub"),
         ("HF_HUB_OFFLINE", "1", "warn", "1: nothing is asked of the Hub, only the cache is used"),
-        ("HF_ENDPOINT", "https://hub.acme.com:8443/hf", "ok", "https://hub.acme.com:8443: the Hub is asked there"),
+        ("HF_ENDPOINT", "https://hub.acme.com:8443/hf", "ok", "https://hub.acme.com:8443/hf: the Hub is asked there"),
         ("HF_ENDPOINT", "hub.acme.com", "error", "no web address"),
         ("TRITON_INTERPRET", "1", "warn", "1: Triton kernels are interpreted, for tests: very slow"),
     ],

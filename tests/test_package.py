@@ -149,15 +149,33 @@ def test_an_unknown_option_tells_both_places_that_were_looked_in(installed: Path
     assert "did you mean mine? there are bundled, bundled_gemma, default, liger, mine, none, reference" in said
 
 
-def test_all_of_it_works_inside_someone_elses_hydra_job_and_in_eight_threads(
-    installed: Path, users: Path, tmp_path: Path
-) -> None:
-    application = CHECKOUT / "tests/apps/foreign/app.py"
-    said = _run(installed, application, "my_conf", "lr=0.2", "hydra.run.dir=made", cwd=tmp_path)
-    assert json.loads(said) == {
-        "lr": 0.2,
-        "rows": ["GatedMLP", "RMSNorm"],
-        "steps": ["GatedMLP", "RMSNorm"],
+FOREIGN = CHECKOUT / "tests/apps/foreign/app.py"
+LIGER, BUNDLED = ["GatedMLP", "RMSNorm", "SiLU"], ["RMSNorm", "SiLU", "SwiGLUMLP", "rotary_pos_emb"]
+
+
+def _job(lr: float, rows: list[str]) -> dict[str, object]:
+    return {
+        "lr": lr,
+        "rows": rows,
+        "steps": rows,
+        "silu": ["org/act-16@v1:Silu"],
+        "target": "9.0",
+        "nodes_agree": True,
         "threads_agree": True,
+        "different": 4,
         "job": "app",
     }
+
+
+def test_all_of_it_works_inside_someone_elses_hydra_job_and_in_threads(
+    installed: Path, users: Path, tmp_path: Path
+) -> None:
+    said = _run(installed, FOREIGN, "lr=0.2", "hydra.run.dir=made", cwd=tmp_path)
+    assert json.loads(said) == _job(0.2, LIGER)
+
+
+@pytest.mark.parametrize("installed", [_wheel], indirect=True)
+def test_all_of_it_works_in_every_job_of_someone_elses_multirun(installed: Path, users: Path, tmp_path: Path) -> None:
+    said = _run(installed, FOREIGN, "-m", "lr=0.2", "kernels=liger,bundled", "hydra.sweep.dir=made", cwd=tmp_path)
+    jobs = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+    assert jobs == [_job(0.2, LIGER), _job(0.2, BUNDLED)]

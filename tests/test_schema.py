@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from kerncfg.compiler.checking import check_file
 from kerncfg.compiler.compose import compose
 from kerncfg.compiler.overrides import NODES
-from kerncfg.compiler.schema import names, schema, validate, validate_file
+from kerncfg.compiler.schema import names, schema, validate
 from kerncfg.documents.plan import SCHEMA
 from kerncfg.documents.target import DEVICES, Mode, Target
 from kerncfg.errors import ConfigError, Issue
@@ -33,7 +34,7 @@ def in_file(folder: Path, text: str) -> list[str]:
     file = folder / "kernels/f.yaml"
     file.parent.mkdir(exist_ok=True)
     file.write_text(text, encoding="utf-8")
-    return [str(issue).replace(str(folder), "").replace("\n  hint: ", " -> ") for issue in validate_file(file)]
+    return [str(issue).replace(str(folder), "").replace("\n  hint: ", " -> ") for issue in check_file(file)]
 
 
 def rows(value: Any) -> list[Issue]:
@@ -311,14 +312,14 @@ def test_a_file_is_checked_as_what_its_folder_its_name_or_its_modeline_says(
     file = tmp_path / name
     file.parent.mkdir()
     file.write_text(text, encoding="utf-8")
-    found = validate_file(file)
+    found = check_file(file)
     assert found and all(issue.file == str(file) for issue in found)
 
 
 def test_a_file_that_could_be_anything_is_refused_with_the_ways_to_say_it(tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
     file.write_text("X: a/b:C\n", encoding="utf-8")
-    (issue,) = validate_file(file)
+    (issue,) = check_file(file)
     assert issue.message == "cannot tell which schema it follows"
     assert "kernels" in str(issue.hint)
 

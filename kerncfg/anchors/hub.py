@@ -14,7 +14,11 @@ LOCKS: Mapping[str, tuple[str, ...]] = {
         "build … is none, needed a name such as torch-cuda",
     ),
     "another-lock": ("no entry of a kernels.lock: …",),
-    "nothing-to-upgrade": ("… is neither a row with Hub kernels nor a repository", "… stays as it is: …"),
+    "nothing-to-upgrade": (
+        "… is neither a row with Hub kernels nor a repository",
+        "… stays as it is: …",
+        "--check writes nothing, and --upgrade … is to be written",
+    ),
 }
 
 HUB: Mapping[str, tuple[str, ...]] = {
@@ -24,6 +28,7 @@ HUB: Mapping[str, tuple[str, ...]] = {
         "huggingface_hub was offline when it was imported and asks nothing, needed …",
     ),
     "last-resolved": ("as last resolved, for …",),
+    "address": ("HF_ENDPOINT …, needed an address such as …",),
     "no-answer": ("the Hub at … gave no answer about …",),
     "another-type": ("there is a … of that name, and kernels are in repositories of type kernel",),
     "no-such-repository": ("there is no … repository … at …",),

@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             result = program.main(arguments, prog_name="kerncfg", standalone_mode=False)
     except click.exceptions.Exit as done:
         return done.exit_code
-    except click.Abort:
+    except (click.Abort, KeyboardInterrupt):
         print("interrupted", file=sys.stderr)  # noqa: T201 - the command line's own output
         return 130
     except click.ClickException as error:

@@ -21,11 +21,11 @@ from kerncfg.compiler.assign import assign, fault, leaf, near, without
 from kerncfg.compiler.fetched import laundered
 from kerncfg.compiler.interpolate import resolved
 from kerncfg.compiler.loading import add_packaged, hydra_folder, loader, version_base
-from kerncfg.compiler.overrides import NODES, read, rewrite, sweeping
+from kerncfg.compiler.overrides import NODES, part_of, read, rewrite, sweeping
 from kerncfg.compiler.reading import Place
 from kerncfg.compiler.reading import read as read_file
 from kerncfg.compiler.shared import SCHEME, HubGroups, header_of, opened
-from kerncfg.compiler.tree import KeyPath, Node, Origins, grow, leaves, merge
+from kerncfg.compiler.tree import Fault, KeyPath, Node, Origins, grow, leaves, merge
 from kerncfg.documents.config import Origin
 from kerncfg.errors import ConfigError, Issue, KerncfgError
 from kerncfg.locations import conf
@@ -54,29 +54,46 @@ _NOWHERE = Origin(kind="argument")
 _FROM_HYDRA = (HydraException, OmegaConfBaseException, ValueError, TypeError, AssertionError, OSError)
 
 
-def compose(overrides: Sequence[str] = (), *, config_dir: Path | None = None) -> tuple[dict[str, Any], Origins]:
+def compose(
+    overrides: Sequence[str] = (), *, config_dir: Path | None = None, faults: list[Fault] | None = None
+) -> tuple[dict[str, Any], Origins]:
     """Return the composed document as plain data, and where each of its values was said.
 
     `overrides` are as typed; `config_dir` is a folder of the user's own, whose files go before the packaged
-    ones. Works inside a running Hydra job, and in threads.
+    ones. Works inside a running Hydra job, and in threads. With `faults` the files and overrides that cannot be read
+    are noted there and left out, so that the rest can be checked too.
 
     Raises:
         ConfigError: Files, overrides or choices that cannot be composed; it holds every fault found.
         SourceError: A place on the Hub that is on the search path cannot be reached, or is not there.
     """
-    lines = rewrite(overrides)
-    typed = {line: argument for argument in overrides for line in rewrite([argument])}
-    _refuse_sweeps(typed)
-    work = _Composition(lines=lines, typed=typed)
+    noted: list[Fault] = []
+    try:
+        composed = _composed(overrides, config_dir, noted)
+    except ConfigError as error:
+        raise ConfigError(dict.fromkeys([*(issue for _, issue in noted), *error.issues])) from error
+    if noted and faults is None:
+        raise ConfigError(dict.fromkeys(issue for _, issue in noted))
+    if faults is not None:
+        faults += noted
+    return composed
+
+
+def _composed(overrides: Sequence[str], config_dir: Path | None, faults: list[Fault]) -> tuple[dict[str, Any], Origins]:
+    lines = rewrite(overrides, faults)
+    typed = {line: argument for argument in overrides for line in rewrite([argument], [])}
+    for line in _sweeps(typed, faults):
+        lines.remove(line)
+    work = _Composition(lines=lines, typed=typed, faults=faults)
     with hydra_folder(config_dir) as folder, loader(folder, work.search_path(folder)) as hydra:
         defaults, found = work.defaults(hydra)
     root = Node({}, _NOWHERE)
     for package, node in defaults:
         root = work.put(root, package, node)
     for override in found:
-        root = work.override(root, override)
+        root = work.overridden(root, override)
     root = _document(root)
-    document = resolved(root)
+    document = resolved(root, faults)
     if work.shared and (issues := laundered(root, document)):
         raise ConfigError(issues)
     shared = tuple((found.address, found.commit) for found in work.shared)
@@ -94,14 +111,15 @@ def _document(root: Node) -> Node:
     return Node({**children, **others}, root.origin)
 
 
-def read_document(path: Path) -> tuple[dict[str, Any], Origins]:
-    """Return one file's content as plain data, without its defaults list composed, and its origins.
+def read_document(path: Path, prefix: KeyPath = ()) -> Node:
+    """Return one file's content as it stands below `prefix` in a document, without its defaults list composed.
 
     Raises:
         ConfigError: The file cannot be read as a map.
     """
-    node = read_file(path, _place(path))
-    return node.plain(), Origins(node)
+    place = _place(path)
+    place.prefix = prefix
+    return read_file(path, place)
 
 
 def job_overrides(settings: Any) -> list[str]:
@@ -110,15 +128,15 @@ def job_overrides(settings: Any) -> list[str]:
     return list(words)
 
 
-def _refuse_sweeps(typed: dict[str, str]) -> None:
-    issues = []
-    for argument in (argument for line, argument in typed.items() if sweeping(line)):
+def _sweeps(typed: dict[str, str], faults: list[Fault]) -> list[str]:
+    """Return the lines that are no single value, each of them noted."""
+    found = {line: argument for line, argument in typed.items() if sweeping(line)}
+    for argument in found.values():
         key, _, value = argument.partition("=")
         one = "" if "(" in value else f"for one list write {key}=[{value}], "
         hint = f"{one}for several runs write `kerncfg run -m {argument}`"
-        issues.append(fault(argument, "has several values, and this is one run", hint))
-    if issues:
-        raise ConfigError(issues)
+        faults.append((part_of(argument), fault(argument, "has several values, and this is one run", hint)))
+    return list(found)
 
 
 @dataclass(slots=True)
@@ -127,6 +145,7 @@ class _Composition:
 
     lines: list[str]
     typed: dict[str, str]
+    faults: list[Fault]
     files: dict[str, Node] = field(default_factory=dict)
     lost: list[tuple[KeyPath, Origin]] = field(default_factory=list)
     shared: list[Any] = field(default_factory=list)
@@ -173,7 +192,10 @@ class _Composition:
         except KerncfgError:
             raise
         except MissingConfigException as error:
-            raise self.missing(error, loader) from error
+            if not (issues := self.left_out(missing := self.missing(error, loader))):
+                raise missing from error
+            self.faults += issues
+            return self.defaults(loader)
         except RecursionError as error:
             raise ConfigError("a defaults list leads back to itself", hint="remove the circle") from error
         except _FROM_HYDRA as error:
@@ -202,7 +224,13 @@ class _Composition:
                 header = header_of(text.read(512), place)
             if header.get("package") != "_global_":
                 place.prefix = tuple(config_path.split("/")[:-1])
-            node = self.files[config_path] = read_file(file, place)
+            part = place.prefix
+            try:
+                node = read_file(file, place)
+            except ConfigError as error:
+                self.faults += [(part, issue) for issue in error.issues]
+                node = Node({}, place.origin(None))
+            self.files[config_path] = node
             config = OmegaConf.create({"defaults": _entries(node)})
             return ConfigResult(provider=provider, path=f"file://{folder}", config=config, header=header)
 
@@ -234,6 +262,17 @@ class _Composition:
         for part in reversed(package):
             node = Node({part: node}, node.origin)
         return merge(root, node, (), self.lost)
+
+    def overridden(self, root: Node, override: Override) -> Node:
+        """Apply one override of a value; what cannot be applied is noted, and left out."""
+        argument = self.typed.get(override.input_line or "", override.input_line or "")
+        part = part_of(argument)
+        try:
+            return self.override(root, override)
+        except ConfigError as error:
+            if not any(part[: len(other)] == other for other, _ in self.faults):
+                self.faults += [(part, issue) for issue in error.issues]
+            return root
 
     def override(self, root: Node, override: Override) -> Node:
         """Apply one override of a value."""
@@ -269,6 +308,16 @@ class _Composition:
         if ":" in name and group in _ROWS:
             hints = [f"for one row write {group}.NAME={name}"]
         return ConfigError([replace(asked, message=message, hint=" ".join(filter(None, hints)) or None)])
+
+    def left_out(self, missing: ConfigError) -> list[Fault]:
+        """Take the override out that chose what is not there, and return its fault; nothing if a file chose it."""
+        words = {f"override: {argument}": argument for argument in self.typed.values()}
+        (issue,) = missing.issues
+        if issue.file not in words:
+            return []
+        argument = words[issue.file]
+        self.lines = [line for line in self.lines if self.typed.get(line) != argument]
+        return [(part_of(argument), issue)]
 
     def asked_by_file(self, name: str) -> Issue:
         """Return a fault, still without words, where a defaults list names an option."""

@@ -9,9 +9,10 @@ from typing import Any, Self
 from kerncfg.documents.config import Origin
 from kerncfg.errors import Issue
 
-__all__ = ["KeyPath", "Node", "Origins", "grow", "leaves", "merge", "spell"]
+__all__ = ["Fault", "KeyPath", "Node", "Origins", "grow", "leaves", "merge", "spell"]
 
 KeyPath = tuple[str | int, ...]
+Fault = tuple[KeyPath, Issue]  # what is wrong, and the part of the document that cannot be judged because of it
 
 
 @dataclass(slots=True)

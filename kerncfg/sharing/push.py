@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kerncfg.api import default_trust, document, plan_document
+from kerncfg.api import default_trust, document, plan_of
+from kerncfg.compiler.checking import check
 from kerncfg.compiler.compose import Origins
 from kerncfg.compiler.interpolate import resolved
-from kerncfg.compiler.normalise import normalise
 from kerncfg.compiler.policy import trusted
 from kerncfg.compiler.reading import Place, read
-from kerncfg.compiler.schema import validate
 from kerncfg.documents.plan import Plan
 from kerncfg.errors import ConfigError, IntegrityError
 from kerncfg.locking import made as made_lock
@@ -138,12 +137,11 @@ def packed(
         data, origins = _of_run(folder)
     else:
         data, origins = document(f"experiment={what}", *overrides, config_dir=config_dir)
-    validate(data, origins=origins)
+    config = check(data, origins=origins)
     said = shareable(data, origins)
     files = files_of(said, called)
-    config = normalise(data, origins=origins)
     known = made_lock(config, config.trust.plus(*trust), previous=usual(lock), hub=hub_is_on(os.environ))
-    plan = _plan(outcome, folder) or plan_document(data, origins, detect(data["target"]), trust=trust, lock=known)
+    plan = _plan(outcome, folder) or plan_of(config, detect(data["target"]), origins=origins, trust=trust, lock=known)
     _check_places(plan)
     shown = _without_places(plan, f"experiment/{called}.yaml")
     files["plan.json"] = shown.to_json()

@@ -10,7 +10,6 @@ import importlib
 import importlib.metadata
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,6 +17,7 @@ from kerncfg.compiler.policy import moved, trusted
 from kerncfg.documents.config import Trust
 from kerncfg.documents.lock import Lock, Pin
 from kerncfg.errors import SourceError, TrustError
+from kerncfg.together import together
 
 if TYPE_CHECKING:
     from kerncfg.documents.config import KernelRef
@@ -98,8 +98,7 @@ def pin(
     pins: dict[KernelRef, Pin | None] = {}
     asked = [ref.everything for ref in references if not ref.framework]
     while new := [ref for ref in dict.fromkeys(asked) if ref not in pins]:
-        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="kerncfg-pin") as pool:
-            pins |= zip(new, pool.map(one, new), strict=True)
+        pins |= zip(new, together(one, new, most=_AT_ONCE), strict=True)
         builds = [build for ref in new if (found := pins[ref]) for build in found.builds]
         needed = [dependency for build in builds for dependency in build.dependencies]
         asked = [ref for ref in needed if trusted(ref, question.trust) is None]
@@ -154,9 +153,7 @@ def fetch(
             failed[_build(kernel)] = error.message
 
     lacking = [kernel for kernel in builds.values() if not (absent and _has(kernel, sources, made))]
-    if lacking:
-        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="kerncfg-fetch") as pool:
-            list(pool.map(bring, lacking))
+    together(bring, lacking, most=_AT_ONCE)
     needs = ((kernel, map(_build, kernel.with_dependencies())) for kernel in wanted)
     reasons = {kernel: next((failed[build] for build in each if build in failed), None) for kernel, each in needs}
     return {kernel: reason for kernel, reason in reasons.items() if reason is not None}

@@ -10,7 +10,6 @@ import hashlib
 import os
 import tomllib
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
@@ -30,6 +29,7 @@ from kerncfg.sources.hub.memory import Found, Memory, builds_of
 from kerncfg.sources.hub.revisions import is_commit, matching, versions
 from kerncfg.sources.importing import PREFIX, import_folder, named
 from kerncfg.sources.standin import offering
+from kerncfg.together import together
 
 if TYPE_CHECKING:
     from kerncfg.documents.plan import Kernel
@@ -67,7 +67,7 @@ class HubSource:
             return replace(answer, versions=self._versions(found.repository) if lacking else {})
         except HubFault as fault:
             reason = f"{fault.message}{self._advice(ref, fault, question)}"
-            return Pin(ref=ref, reason=reason, away=fault.away)
+            return Pin(ref=ref, reason=reason, away=fault.away, barred=fault.barred)
 
     def load(self, kernel: Kernel) -> KernelCode:
         """Import a build, after those that it imports, from files that were hashed just now."""
@@ -229,8 +229,8 @@ class HubSource:
             if variant := Variant.parse(name):
                 builds.append(Build(variant=variant, digest=digest_of(files), files=tuple(sorted(files))))
         asked = [build for build in builds if target is None or build.refusal(target) is None]
-        with ThreadPoolExecutor(4, thread_name_prefix="kerncfg-metadata") as pool:
-            told = dict(zip(asked, pool.map(lambda build: self._told(place, commit, build), asked), strict=True))
+        answers = together(lambda build: self._told(place, commit, build), asked, most=4)
+        told = dict(zip(asked, answers, strict=True))
         return (told.get(build, build) for build in builds)
 
     def _told(self, place: str, commit: str, build: Build) -> Build:

@@ -28,6 +28,7 @@ WAITS = (0.5, 1.0, 2.0, 4.0)  # seconds before each further try; the Hub's own w
 PATIENCE = 60.0  # seconds: the longest wait that the Hub may ask for, and the longest that an answer may take
 TIMEOUT = 10.0  # seconds without a byte, as huggingface_hub has it
 SLOWEST = 20_000  # bytes a second, below which a large file is not waited for
+NO_HUB = "NoHub"  # in place of the Hub's own word for it, where somebody else answered
 _AGAIN = {408, 429, 500, 502, 503, 504}
 _NEXT = re.compile(r'<([^>]*)>;\s*rel="next"')
 _REPOSITORY = r"/(?:api/)?{}/([A-Za-z0-9_][\w.-]*/[A-Za-z0-9_][\w.-]*)(?:/|$)"
@@ -49,6 +50,12 @@ class HubFault(SourceError):
     def away(self) -> bool:
         """Whether the Hub may well answer another time: it could not be reached, or was ill or busy."""
         return self.status is None or self.status in _AGAIN
+
+    @property
+    def barred(self) -> bool:
+        """Whether this says nothing about what is there: not to this asker, or it was no Hub that answered."""
+        told = self.status == 200 or (self.status == 404 and self.code is not None)
+        return self.code == NO_HUB or not (self.away or told)
 
 
 class Moved(Exception):
@@ -195,10 +202,12 @@ class Hub:
         """Raise why nothing can be asked, if that is known already.
 
         Raises:
-            HubFault: Nobody is there, nobody is to be asked, or the token cannot be sent.
+            HubFault: Nobody is there, nobody is to be asked, or the address or the token are none.
         """
         if self._away is not None:
             raise HubFault(self._silence(repository, "an answer", self._away))
+        if self.settings.fault:
+            raise HubFault(self.settings.fault, status=200)
         if self.settings.offline:
             raise HubFault(f"HF_HUB_OFFLINE is set, and {repository} is not in the cache, {self.settings.cache}")
         if self.settings.token and not re.fullmatch(r"[!-~]+", self.settings.token):
@@ -234,7 +243,7 @@ class Hub:
         if place.hostname != urlsplit(self.settings.endpoint).hostname or not found or found[1] == name:
             shown = f"{place.hostname}{place.path}"
             message = f"{repository} is said to be at {shown}, needed a {kind[:-1]} repository of this Hub"
-            return HubFault(f"HTTP {response.status_code}: {message}", status=response.status_code)
+            return HubFault(f"HTTP {response.status_code}: {message}", status=response.status_code, code=NO_HUB)
         return Moved(f"{repository.removesuffix(name)}{found[1]}")
 
     def _unheard(self, error: Exception, repository: str, what: str) -> HubFault:
@@ -249,7 +258,7 @@ class Hub:
 
     def _refused(self, response: Any, repository: str, what: str) -> HubFault:
         status, code = response.status_code, response.headers.get("X-Error-Code")
-        sent = "with the token that was sent" if self.settings.token else "and no token was sent: set HF_TOKEN"
+        sent = self.settings.sent
         kind, name = parts(repository)
         page = f"{self.settings.shown}/{quote(name if kind == 'models' else f'{kind}/{name}')}"
         if code == "RevisionNotFound":
@@ -258,14 +267,15 @@ class Hub:
             message = f"{repository} has no such file, needed {what}"
         elif code == "GatedRepo":
             message = f"{repository} is gated, {sent}; needed {what}: ask for access at {page}"
-        elif status == 401 and self.settings.token:
+        elif status == 401 and self.settings.token and "@" not in self.settings.endpoint:
             message = f"the token that was sent was rejected, needed {what} of {repository}: renew HF_TOKEN"
         elif status == 401:
             message = f"{repository} is private or does not exist, {sent}; needed {what}"
         elif status == 403:
             message = f"access to {repository} is forbidden, {sent}; needed {what}"
         elif status == 404:
-            message = f"there is no {kind[:-1]} repository {name} at {self.settings.shown}, needed {what}"
+            seen = ", as far as the token that was sent may see" if self.settings.token else ""
+            message = f"there is no {kind[:-1]} repository {name} at {self.settings.shown}{seen}, needed {what}"
         elif status == 429:
             asked = _asked_wait(response)
             wanted = f", it asks to wait {asked:g} s and kerncfg waits {PATIENCE:g} s at most" if asked else ""

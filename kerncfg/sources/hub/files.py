@@ -7,13 +7,14 @@ ever sees a half of it, however many fetch at once and wherever one is stopped.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import hashlib
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 from urllib.parse import quote
@@ -24,6 +25,7 @@ from kerncfg.sources.environment import parts
 from kerncfg.sources.hub.asking import HubFault
 from kerncfg.sources.hub.memory import Memory, checked, listed
 from kerncfg.sources.hub.revisions import is_commit
+from kerncfg.together import together
 
 if TYPE_CHECKING:
     from kerncfg.documents.lock import File
@@ -36,6 +38,18 @@ _AT_ONCE = 8
 _RUN = {".py", ".so", ".pyd", ".dylib", ".dll"}
 _PART = ".part"  # of what is coming in
 _STALE = 86_400.0  # seconds after which nobody is writing such a file any more
+
+_coming: set[Path] = set()  # what is coming in now
+_lock = threading.Lock()
+
+
+@atexit.register
+def _end() -> None:
+    """Leave no half of a file where a process ends, as by an interrupt, while a thread waits for the rest."""
+    _lock.acquire()  # never given back: nothing begins to come in any more
+    for part in tuple(_coming):
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
 
 
 def listing(hub: Hub, memory: Memory, place: str, commit: str) -> list[File]:
@@ -96,9 +110,7 @@ def bring(hub: Hub, kernel: Kernel, progress: Callable[[int], None] = lambda siz
     for file in kernel.files:
         if file not in lacking:
             progress(file.size)
-    if lacking:
-        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="kerncfg-files") as pool:
-            list(pool.map(one, lacking))
+    together(one, lacking, most=_AT_ONCE)
     if failed:
         raise failed[0]
     named = {file.path for file in kernel.files}
@@ -149,7 +161,10 @@ def _fetch(hub: Hub, repository: str, commit: str, path: str, file: File, blob: 
     for _ in range(2):
         part = _part(blob)
         try:
-            with part.open("x+b") as opened:
+            with _lock:
+                _coming.add(part)
+                created = part.open("x+b")
+            with created as opened:
                 hub.file(repository, commit, path, opened, file.size)
                 opened.flush()
                 wrong = _differs(opened, file)
@@ -159,6 +174,7 @@ def _fetch(hub: Hub, repository: str, commit: str, path: str, file: File, blob: 
                 return
         finally:
             part.unlink(missing_ok=True)
+            _coming.discard(part)
     raise IntegrityError(f"{path} of {repository} at {commit[:12]} came broken from the Hub, twice: {wrong}")
 
 

@@ -38,7 +38,7 @@ def send(repository: str, files: Mapping[str, bytes], *, title: str, private: bo
     except HfHubHTTPError as error:
         status = getattr(error.response, "status_code", None)
         raise SourceError(f"nothing was sent to {repository}: HTTP {status}", hint=_advice(status, name)) from error
-    except _silences() as error:
+    except _unheard() as error:
         said = " ".join(str(error).split())
         raise SourceError(f"nothing was sent to {repository}: {type(error).__name__}: {said}") from error
     return str(made.oid)
@@ -52,7 +52,8 @@ def _advice(status: int | None, name: str) -> str:
     return "try again later"
 
 
-def _silences() -> tuple[type[Exception], ...]:
-    """Return what huggingface_hub, and the HTTP library that it speaks through, raise where nobody answers."""
-    library: Any = sys.modules[type(get_session()).__module__.partition(".")[0]]
-    return OfflineModeIsEnabled, ValueError, library.HTTPError
+def _unheard() -> tuple[type[Exception], ...]:
+    """Return what is raised where nobody answers: by huggingface_hub, and by the library that it speaks through."""
+    library = sys.modules[type(get_session()).__module__.partition(".")[0]]
+    spoken: type[Exception] = library.HTTPError  # type: ignore[attr-defined, unused-ignore]
+    return OfflineModeIsEnabled, ValueError, spoken
