@@ -180,6 +180,7 @@ def test_every_block_of_a_page_works(page: Path, tmp_path: Path, monkeypatch: py
     (tmp_path / "page").mkdir()
     monkeypatch.chdir(tmp_path / "page")
     hub.add(*kernels.documented())
+    hub.tokens["hf_of_yours"], hub.writers["hf_of_yours"] = frozenset({"*"}), frozenset({kernels.ACME})
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = hub.environment(PATH=path, PYTHONPATH=str(Path(loopback.__file__).parent), OMP_NUM_THREADS=None)
     names: dict[str, Any] = {"__name__": "page"}

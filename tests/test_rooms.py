@@ -21,6 +21,7 @@ ORDER = (
     "anchors.hub",
     "anchors.applying",
     "anchors.tools",
+    "anchors.sharing",
     "anchors",
     "documents.target",
     "documents.variant",
