@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,6 +17,7 @@ from kerncfg.compiler.resolve import resolve
 from kerncfg.compiler.schema import validate
 from kerncfg.documents.config import Trust
 from kerncfg.documents.lock import Lock
+from kerncfg.documents.plain import DEEP, half, loads
 from kerncfg.documents.plan import SCHEMA, Plan, seal
 from kerncfg.documents.target import Mode, Target
 from kerncfg.errors import ApplyError, ConfigError, IntegrityError, Issue, LockError, TrustError
@@ -129,6 +129,8 @@ def document(
             f"override {clash[0]!r} and config= both say {_node(clash[0])!r}", hint="say it in one of the two"
         )
     data, origins = compose(overrides, config_dir=Path(config_dir) if config_dir else None)
+    if found := half(config):
+        raise ConfigError(f"config= holds half of a character: {found}, expected text in UTF-8")
     if config:
         data, origins = {**data, **config}, origins.saying(config)
     return data, origins
@@ -175,6 +177,8 @@ def _check_texts(overrides: Sequence[Any]) -> None:
             found = type(override).__name__
             hint = "overrides are texts such as 'kernels=bundled'; pass a document as config="
             raise ConfigError(f"an override is a text, found a {found}", hint=hint)
+        if found := half(override):
+            raise ConfigError(f"an override holds half of a character: {found}, expected text in UTF-8")
 
 
 def _names(trust: Sequence[str]) -> Sequence[str]:
@@ -197,8 +201,8 @@ def load_plan(path: str | Path, *, trust: Sequence[str] = ()) -> Plan:
         IntegrityError: The plan was edited.
     """
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        data = loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else f"not JSON ({error})"
         raise ConfigError(f"{path}: {reason}", hint="a plan is written by `kerncfg plan -o FILE`") from error
     if not isinstance(data, dict):
@@ -212,6 +216,8 @@ def load_plan(path: str | Path, *, trust: Sequence[str] = ()) -> Plan:
         raise ConfigError([replace(issue, file=str(path)) for issue in error.issues]) from error
     except (LockError, IntegrityError) as error:
         raise type(error)(f"{path}: {error.message}", hint=error.hint) from error
+    except RecursionError as error:
+        raise ConfigError(f"{path}: {DEEP}", hint="a plan is written by `kerncfg plan -o FILE`") from error
     return replace(plan, trust=_default_trust().plus(*_names(trust)))
 
 

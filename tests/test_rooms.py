@@ -21,6 +21,7 @@ ORDER = (
     "anchors.applying",
     "anchors.tools",
     "anchors",
+    "documents.plain",
     "documents.target",
     "documents.variant",
     "documents.fields",

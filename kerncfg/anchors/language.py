@@ -48,7 +48,11 @@ ON_THE_COMMAND_LINE: Mapping[str, tuple[str, ...]] = {
 }
 
 IN_FILES: Mapping[str, tuple[str, ...]] = {
-    "encoding": ("is UTF-16, expected UTF-8", "the byte 0x… is not UTF-8"),
+    "encoding": (
+        "holds half of a character: …, expected text in UTF-8",
+        "is UTF-16, expected UTF-8",
+        "the byte 0x… is not UTF-8",
+    ),
     "not-yaml": ("is not YAML: …", "is nested too deeply"),
     "not-a-map": ("the file holds …, expected a map",),
     "aliases": (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -60,6 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from kerncfg.errors import KerncfgError
 
     prepare()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a name of a file may hold what the terminal cannot show
+            stream.reconfigure(errors="backslashreplace")
     try:
         with _warnings_as_lines():
             result = program.main(arguments, prog_name="kerncfg", standalone_mode=False)

@@ -16,6 +16,7 @@ from kerncfg.dialects.liger import from_liger
 from kerncfg.dialects.literals import NotLiteral, Source, name_of
 from kerncfg.dialects.translation import Translation
 from kerncfg.documents.config import Origin
+from kerncfg.documents.plain import DEEP
 from kerncfg.errors import ConfigError, Issue
 
 __all__ = ["read_source"]
@@ -35,8 +36,9 @@ def read_source(path: Path, line: int | None = None) -> Translation:
     """
     try:
         source = Source(ast.parse(path.read_bytes(), filename=str(path)))
-    except (SyntaxError, ValueError, RecursionError) as error:
-        why = getattr(error, "msg", None) or " ".join(str(error).split())
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last is what the parser says of depth
+        deep = isinstance(error, RecursionError | MemoryError)
+        why = DEEP if deep else getattr(error, "msg", None) or " ".join(str(error).split())
         raise ConfigError(
             [Issue(message=f"not Python: {why}", file=str(path), line=getattr(error, "lineno", None))]
         ) from error

@@ -14,9 +14,10 @@ from kerncfg.documents.config import Trust
 from kerncfg.documents.difference import Difference, compare
 from kerncfg.documents.explanation import Explanation, explain, named
 from kerncfg.documents.lock import File, digest_of
+from kerncfg.documents.plain import half
 from kerncfg.documents.step import Attend, Bind, Choice, Fuse, Keep, Kernel, ModePlan, Rejection, Step
 from kerncfg.documents.target import Target
-from kerncfg.errors import IntegrityError, LockError
+from kerncfg.errors import ConfigError, IntegrityError, LockError
 
 __all__ = [
     "SCHEMA",
@@ -73,7 +74,7 @@ class Plan:
         # Only where they say something, so that plans of before these keys keep their digests.
         data |= {"deterministic": True} if self.deterministic else {}
         data |= {"seed": self.seed} if self.seed is not None else {}
-        return hashlib.sha256(_dump(data, indent=None).encode()).hexdigest()
+        return _digest(data)
 
     def __repr__(self) -> str:
         swapped = sum(step.kind != "keep" for step in self.steps)
@@ -137,7 +138,7 @@ class Plan:
 
     def to_json(self) -> str:
         """Return the plan as JSON: the same plan gives the same bytes."""
-        return _dump(self.to_dict(), indent=2) + "\n"
+        return json.dumps(self.to_dict(), indent=2, sort_keys=True, ensure_ascii=False, default=str) + "\n"
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
@@ -185,9 +186,13 @@ class Plan:
 
 def seal(data: Mapping[str, Any]) -> str:
     """Return the SHA-256 of a plan's plain data but for its seal."""
-    return hashlib.sha256(_dump({**data, "sealed": None}, indent=None).encode()).hexdigest()
+    return _digest({**data, "sealed": None})
 
 
-def _dump(data: Any, *, indent: int | None) -> str:
-    separators = (",", ":") if indent is None else None
-    return json.dumps(data, indent=indent, separators=separators, sort_keys=True, ensure_ascii=False, default=str)
+def _digest(data: Mapping[str, Any]) -> str:
+    text = json.dumps(data, separators=(",", ":"), sort_keys=True, ensure_ascii=False, default=str)
+    try:
+        return hashlib.sha256(text.encode()).hexdigest()
+    except UnicodeEncodeError as error:
+        found = half(data)
+        raise ConfigError(f"the plan holds half of a character: {found}, expected text in UTF-8") from error

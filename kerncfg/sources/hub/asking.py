@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 import threading
@@ -16,6 +15,7 @@ from urllib.parse import quote, urljoin, urlsplit
 from huggingface_hub.errors import OfflineModeIsEnabled
 from huggingface_hub.utils import get_session  # type: ignore[attr-defined, unused-ignore]
 
+from kerncfg.documents.plain import loads
 from kerncfg.errors import SourceError
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ class Hub:
         """Return the JSON of an answer, if it is of the right kind, as what a proxy says in the Hub's place is not."""
         body = b"".join(self._chunks(response))
         try:
-            found = json.loads(body)
+            found = loads(body)
         except ValueError:
             found = None
         entries = found if isinstance(found, list) else [found]
