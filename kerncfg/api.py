@@ -25,8 +25,8 @@ from kerncfg.locations import conf
 from kerncfg.locking import localised, usual
 from kerncfg.locking import made as made_lock
 from kerncfg.machine import detect, device_of, here, hub_is_on
+from kerncfg.sources import consent, pin, untrusted
 from kerncfg.sources import fetch as fetch_kernels
-from kerncfg.sources import pin, untrusted
 from kerncfg.sources.environment import Settings, local_kernels
 
 if TYPE_CHECKING:
@@ -129,8 +129,8 @@ def document(
             f"override {clash[0]!r} and config= both say {_node(clash[0])!r}", hint="say it in one of the two"
         )
     data, origins = compose(overrides, config_dir=Path(config_dir) if config_dir else None)
-    if found := half(config):
-        raise ConfigError(f"config= holds half of a character: {found}, expected text in UTF-8")
+    if broken := half(config):
+        raise ConfigError(f"config= holds half of a character: {broken}, expected text in UTF-8")
     if config:
         data, origins = {**data, **config}, origins.saying(config)
     return data, origins
@@ -177,8 +177,8 @@ def _check_texts(overrides: Sequence[Any]) -> None:
             found = type(override).__name__
             hint = "overrides are texts such as 'kernels=bundled'; pass a document as config="
             raise ConfigError(f"an override is a text, found a {found}", hint=hint)
-        if found := half(override):
-            raise ConfigError(f"an override holds half of a character: {found}, expected text in UTF-8")
+        if broken := half(override):
+            raise ConfigError(f"an override holds half of a character: {broken}, expected text in UTF-8")
 
 
 def _names(trust: Sequence[str]) -> Sequence[str]:
@@ -206,7 +206,11 @@ def load_plan(path: str | Path, *, trust: Sequence[str] = ()) -> Plan:
         reason = error.strerror if isinstance(error, OSError) else f"not JSON ({error})"
         raise ConfigError(f"{path}: {reason}", hint="a plan is written by `kerncfg plan -o FILE`") from error
     if not isinstance(data, dict):
-        raise ConfigError(f"{path}: holds a {type(data).__name__}, not a plan")
+        what = "is a lock of the `kernels` library" if isinstance(data, list) else f"holds a {type(data).__name__}"
+        raise ConfigError(f"{path}: {what}, not a plan", hint="a plan is written by `kerncfg plan -o FILE`")
+    if "pins" in data:
+        hint = "name the lock by --lock; a plan is written by `kerncfg plan -o FILE`"
+        raise ConfigError(f"{path}: is a lock, not a plan", hint=hint)
     if lacks := [key for key in ("schema", "digest", "steps") if key not in data]:
         message = f"{path}: is no plan, it has no {' and no '.join(lacks)}"
         raise ConfigError(message, hint="a plan is written by `kerncfg plan -o FILE`")
@@ -244,7 +248,7 @@ def fetch(
     kernels = sorted(plan.kernels(), key=lambda kernel: str(kernel.reference))
     for kernel in kernels:
         if reason := untrusted(kernel, plan.trust):
-            raise TrustError(f"{kernel.reference}: {reason}")
+            raise TrustError(f"{kernel.reference}: {reason}", hint=consent(kernel, plan.trust))
     _check_address(kernel.reference for kernel in kernels)
     return {} if dry_run else fetch_kernels(kernels, progress=progress)
 

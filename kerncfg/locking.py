@@ -54,6 +54,9 @@ def read(path: str | Path) -> Lock:
     try:
         if isinstance(data, list):
             return Lock(commits=dict(_foreign(data)))
+        if isinstance(data, dict) and "steps" in data:
+            hint = "a plan holds its commits already: fetch and apply take it without a lock"
+            raise LockError("is a plan, not a lock", hint=hint)
         found = data if isinstance(data, dict) else {}
         if found.get("schema") == 1:
             validate(found, "lock")

@@ -35,6 +35,7 @@ ON_THE_COMMAND_LINE: Mapping[str, tuple[str, ...]] = {
     "arguments": (
         "explain needs one name, found …",
         "diff needs two plan files, found …",
+        "… is empty, expected the name of a file or folder",
         "no schema …",
         "no completion for …",
         "no shell is named",

@@ -89,7 +89,11 @@ def _arguments(path: Path) -> Translation:
         message = f"holds none of {' and '.join(_LIGER)}"
         raise ConfigError([Issue(message=message, file=str(path), hint=f"import reads {_KINDS}")])
     origin = origins.at((next(key for key in reversed(_LIGER) if key in data),)) or Origin(kind="file", place=str(path))
-    if data.get("use_liger_kernel", True) is not True:
+    switch = data.get("use_liger_kernel", True)
+    if not isinstance(switch, bool):
+        message = f"found {switch!r}, expected true or false"
+        raise ConfigError([origins.issue(("use_liger_kernel",), message)])
+    if not switch:
         return Translation(document={"kernels": {}}, origin=origin)
     flags: Any = data.get("liger_kernel_config") or {}
     if not isinstance(flags, Mapping):

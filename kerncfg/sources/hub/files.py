@@ -20,6 +20,7 @@ from typing import IO, TYPE_CHECKING
 from uuid import uuid4
 
 from kerncfg.errors import IntegrityError, SourceError
+from kerncfg.sources.hub.asking import words_of
 from kerncfg.sources.hub.memory import checked
 from kerncfg.sources.hub.revisions import is_commit
 from kerncfg.together import together
@@ -129,7 +130,7 @@ def single(hub: Hub, repository: str, commit: str, path: str, file: File) -> Pat
 
 def _fetch(hub: Hub, repository: str, commit: str, path: str, file: File, blob: Path) -> None:
     """Put a file's content into its place among the blobs, when it is the right one."""
-    hub.check_reachable(repository)  # before anything is written
+    hub.check_reachable(repository, words_of(path, commit))  # before anything is written
     blob.parent.mkdir(parents=True, exist_ok=True)
     wrong: str | None = None
     for _ in range(2):
