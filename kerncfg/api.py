@@ -159,16 +159,19 @@ def plan_document(
     offered = [candidate for row in rows for cell in row.at(target.device).values() for candidate in cell]
     flagged = {candidate.ref for candidate in offered if candidate.trust_remote_code}
     asked = sorted({candidate.ref for candidate in offered if not refused(candidate, request)}, key=str)
-    _check_address(asked)
+    hub = _hub_for(asked)
     pins = pin(asked, target=target, trust=named, known=known, locked=known is not None)
     made = resolve(config, pins, request)
-    return replace(made, trust=replace(named, references=frozenset(map(str, flagged))))
+    return replace(made, endpoint=hub and hub.shown, trust=replace(named, references=frozenset(map(str, flagged))))
 
 
-def _check_address(references: Iterable[KernelRef]) -> None:
-    """Refuse an address that no Hub can have, once, where a Hub may be asked."""
-    if any(ref.scheme == "hub" for ref in references):
-        Settings.read().check()
+def _hub_for(references: Iterable[KernelRef]) -> Settings | None:
+    """Return the Hub that may be asked about references, if one may; an address that no Hub can have is refused."""
+    if not any(ref.scheme == "hub" for ref in references):
+        return None
+    found = Settings.read()
+    found.check()
+    return found
 
 
 def _check_texts(overrides: Sequence[Any]) -> None:
@@ -206,7 +209,8 @@ def load_plan(path: str | Path, *, trust: Sequence[str] = ()) -> Plan:
         reason = error.strerror if isinstance(error, OSError) else f"not JSON ({error})"
         raise ConfigError(f"{path}: {reason}", hint="a plan is written by `kerncfg plan -o FILE`") from error
     if not isinstance(data, dict):
-        what = "is a lock of the `kernels` library" if isinstance(data, list) else f"holds a {type(data).__name__}"
+        foreign = isinstance(data, list) and any(isinstance(entry, dict) and "lock" in entry for entry in data)
+        what = "is a lock of the `kernels` library" if foreign else f"holds a {type(data).__name__}"
         raise ConfigError(f"{path}: {what}, not a plan", hint="a plan is written by `kerncfg plan -o FILE`")
     if "pins" in data:
         hint = "name the lock by --lock; a plan is written by `kerncfg plan -o FILE`"
@@ -249,7 +253,7 @@ def fetch(
     for kernel in kernels:
         if reason := untrusted(kernel, plan.trust):
             raise TrustError(f"{kernel.reference}: {reason}", hint=consent(kernel, plan.trust))
-    _check_address(kernel.reference for kernel in kernels)
+    _hub_for(kernel.reference for kernel in kernels)
     return {} if dry_run else fetch_kernels(kernels, progress=progress)
 
 

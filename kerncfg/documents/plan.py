@@ -43,7 +43,8 @@ class Plan:
     """A decision that can be printed, compared, saved and sent.
 
     `trust` is the consent of whoever made the plan here; it is never written to a file, so a plan from a file
-    carries none. `strict`, `deterministic` and `seed` are the policy's, `notes` says what was ignored on the way.
+    carries none. `strict`, `deterministic` and `seed` are the policy's, `notes` says what was ignored on the way. `endpoint` is the Hub that
+    was to be asked, for information: no digest has it, and a plan is fetched from the Hub of whoever fetches.
     """
 
     target: Target
@@ -51,6 +52,7 @@ class Plan:
     strict: bool
     deterministic: bool = False
     seed: int | None = None
+    endpoint: str | None = field(default=None, compare=False)
     notes: tuple[str, ...] = ()
     trust: Trust = field(default_factory=Trust, compare=False, repr=False)
 
@@ -119,6 +121,7 @@ class Plan:
             "strict": self.strict,
             "deterministic": self.deterministic,
             "seed": self.seed,
+            "endpoint": self.endpoint,
             "notes": list(self.notes),
             "steps": [step.to_dict() for step in self.steps],
             "files": {
@@ -170,6 +173,7 @@ class Plan:
             strict=data["strict"],
             deterministic=data.get("deterministic", False),
             seed=data.get("seed"),
+            endpoint=data.get("endpoint"),
             notes=tuple(data["notes"]),
         )
         if plan.digest != data["digest"]:
