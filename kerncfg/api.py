@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,6 +18,7 @@ from kerncfg.compiler.resolve import resolve
 from kerncfg.compiler.schema import validate
 from kerncfg.documents.config import Config, Trust
 from kerncfg.documents.lock import Lock
+from kerncfg.documents.plain import DEEP, half, loads
 from kerncfg.documents.plan import SCHEMA, Plan, seal
 from kerncfg.documents.target import Mode, Target
 from kerncfg.errors import ApplyError, ConfigError, IntegrityError, Issue, LockError, TrustError
@@ -26,8 +26,8 @@ from kerncfg.locations import conf
 from kerncfg.locking import localised, usual
 from kerncfg.locking import made as made_lock
 from kerncfg.machine import detect, device_of, here, hub_is_on
+from kerncfg.sources import consent, pin, untrusted
 from kerncfg.sources import fetch as fetch_kernels
-from kerncfg.sources import pin, untrusted
 from kerncfg.sources.environment import Settings, local_kernels
 
 if TYPE_CHECKING:
@@ -168,6 +168,8 @@ def _composed(
             f"override {clash[0]!r} and config= both say {_node(clash[0])!r}", hint="say it in one of the two"
         )
     data, origins = compose(overrides, config_dir=Path(config_dir) if config_dir else None, faults=faults)
+    if broken := half(config):
+        raise ConfigError(f"config= holds half of a character: {broken}, expected text in UTF-8")
     if config:
         data, origins = {**data, **config}, origins.saying(config)
     return data, origins
@@ -196,17 +198,26 @@ def plan_of(
     offered = [candidate for row in rows for cell in row.at(target.device).values() for candidate in cell]
     flagged = {candidate.ref for candidate in offered if candidate.trust_remote_code}
     asked = sorted({candidate.ref for candidate in offered if not refused(candidate, request)}, key=str)
-    _check_address(asked)
+    hub = _hub_for(asked)
     pins = pin(asked, target=target, trust=named, known=known, locked=known is not None)
     made = resolve(config, pins, request)
     consent = replace(named, references=frozenset(map(str, flagged)))
-    return replace(made, trust=consent, searchpath=dict(origins.shared), notes=(*made.notes, *origins.notes))
+    return replace(
+        made,
+        trust=consent,
+        endpoint=hub.shown if hub else None,
+        searchpath=dict(origins.shared),
+        notes=(*made.notes, *origins.notes),
+    )
 
 
-def _check_address(references: Iterable[KernelRef]) -> None:
-    """Refuse an address that no Hub can have, once, where a Hub may be asked."""
-    if any(ref.scheme == "hub" for ref in references):
-        Settings.read().check()
+def _hub_for(references: Iterable[KernelRef]) -> Settings | None:
+    """Return the Hub that may be asked about references, if one may; an address that no Hub can have is refused."""
+    if not any(ref.scheme == "hub" for ref in references):
+        return None
+    found = Settings.read()
+    found.check()
+    return found
 
 
 def _check_texts(overrides: Sequence[Any]) -> None:
@@ -215,6 +226,8 @@ def _check_texts(overrides: Sequence[Any]) -> None:
             found = type(override).__name__
             hint = "overrides are texts such as 'kernels=bundled'; pass a document as config="
             raise ConfigError(f"an override is a text, found a {found}", hint=hint)
+        if broken := half(override):
+            raise ConfigError(f"an override holds half of a character: {broken}, expected text in UTF-8")
 
 
 def _names(trust: Sequence[str]) -> Sequence[str]:
@@ -237,12 +250,17 @@ def load_plan(path: str | Path, *, trust: Sequence[str] = ()) -> Plan:
         IntegrityError: The plan was edited.
     """
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        data = loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else f"not JSON ({error})"
         raise ConfigError(f"{path}: {reason}", hint="a plan is written by `kerncfg plan -o FILE`") from error
     if not isinstance(data, dict):
-        raise ConfigError(f"{path}: holds a {type(data).__name__}, not a plan")
+        foreign = isinstance(data, list) and any(isinstance(entry, dict) and "lock" in entry for entry in data)
+        what = "is a lock of the `kernels` library" if foreign else f"holds a {type(data).__name__}"
+        raise ConfigError(f"{path}: {what}, not a plan", hint="a plan is written by `kerncfg plan -o FILE`")
+    if "pins" in data:
+        hint = "name the lock by --lock; a plan is written by `kerncfg plan -o FILE`"
+        raise ConfigError(f"{path}: is a lock, not a plan", hint=hint)
     if lacks := [key for key in ("schema", "digest", "steps") if key not in data]:
         message = f"{path}: is no plan, it has no {' and no '.join(lacks)}"
         raise ConfigError(message, hint="a plan is written by `kerncfg plan -o FILE`")
@@ -252,6 +270,8 @@ def load_plan(path: str | Path, *, trust: Sequence[str] = ()) -> Plan:
         raise ConfigError([replace(issue, file=str(path)) for issue in error.issues]) from error
     except (LockError, IntegrityError) as error:
         raise type(error)(f"{path}: {error.message}", hint=error.hint) from error
+    except RecursionError as error:
+        raise ConfigError(f"{path}: {DEEP}", hint="a plan is written by `kerncfg plan -o FILE`") from error
     return replace(plan, trust=default_trust().plus(*_names(trust)))
 
 
@@ -278,8 +298,8 @@ def fetch(
     kernels = sorted(plan.kernels(), key=lambda kernel: str(kernel.reference))
     for kernel in kernels:
         if reason := untrusted(kernel, plan.trust):
-            raise TrustError(f"{kernel.reference}: {reason}")
-    _check_address(kernel.reference for kernel in kernels)
+            raise TrustError(f"{kernel.reference}: {reason}", hint=consent(kernel, plan.trust))
+    _hub_for(kernel.reference for kernel in kernels)
     return {} if dry_run else fetch_kernels(kernels, progress=progress)
 
 

@@ -23,6 +23,7 @@ ORDER = (
     "anchors.tools",
     "anchors.sharing",
     "anchors",
+    "documents.plain",
     "documents.target",
     "documents.variant",
     "documents.fields",
