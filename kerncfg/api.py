@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -13,18 +12,15 @@ from typing import TYPE_CHECKING, Any
 from kerncfg.compiler.compose import Origins, compose
 from kerncfg.compiler.normalise import normalise
 from kerncfg.compiler.policy import Request, refused
-from kerncfg.compiler.reading import Place, read
 from kerncfg.compiler.resolve import resolve
 from kerncfg.compiler.schema import validate
-from kerncfg.documents.config import Trust
 from kerncfg.documents.lock import Lock
-from kerncfg.documents.plan import SCHEMA, Plan, seal
 from kerncfg.documents.target import Mode, Target
-from kerncfg.errors import ApplyError, ConfigError, IntegrityError, Issue, LockError, TrustError
-from kerncfg.locations import conf
+from kerncfg.errors import ApplyError, ConfigError, TrustError
 from kerncfg.locking import localised, usual
 from kerncfg.locking import made as made_lock
 from kerncfg.machine import detect, device_of, here, hub_is_on
+from kerncfg.saved import load_plan, names
 from kerncfg.sources import fetch as fetch_kernels
 from kerncfg.sources import pin, untrusted
 from kerncfg.sources.environment import local_kernels
@@ -33,12 +29,10 @@ if TYPE_CHECKING:
     from torch import nn
 
     from kerncfg.applier.apply import Bindings
-    from kerncfg.documents.plan import Kernel
+    from kerncfg.documents.plan import Kernel, Plan
     from kerncfg.evidence.rows import Measurement, Verification
 
 __all__ = ["bench", "document", "fetch", "kernelize", "load_plan", "lock", "plan", "plan_document", "verify"]
-
-_KINDS = ("publishers", "repositories")
 
 
 def plan(
@@ -110,7 +104,7 @@ def lock(
     data, origins = document(*overrides, config_dir=config_dir, config=config)
     validate(data, origins=origins)
     found = normalise(data, origins=origins)
-    named = found.trust.plus(*_names(trust))
+    named = found.trust.plus(*names(trust))
     return made_lock(found, named, previous=previous, upgrade=upgrade, hub=hub_is_on(os.environ))
 
 
@@ -144,7 +138,7 @@ def plan_document(
     """Return the plan of a valid composed document for a target."""
     known = lock if isinstance(lock, Lock) else usual(lock)
     config = localised(normalise(data, origins=origins), local_kernels())
-    named = config.trust.plus(*_names(trust))
+    named = config.trust.plus(*names(trust))
     request = Request(
         target=target,
         trust=named,
@@ -169,51 +163,6 @@ def _check_texts(overrides: Sequence[Any]) -> None:
             raise ConfigError(f"an override is a text, found a {found}", hint=hint)
 
 
-def _names(trust: Sequence[str]) -> Sequence[str]:
-    """Return the names given as trusted, each of which must be one."""
-    if isinstance(trust, str):
-        raise ConfigError("trust is a list of names", hint=f"write trust=[{trust!r}]")
-    strange = [name for name in trust if not _TRUSTED.fullmatch(name)]
-    if strange:
-        hint = "name an organisation (org), a repository (org/repo), a folder (/dir) or python:package.module"
-        raise ConfigError([Issue(message=f"{name!r} is nobody to trust", path="trust", hint=hint) for name in strange])
-    return trust
-
-
-def load_plan(path: str | Path, *, trust: Sequence[str] = ()) -> Plan:
-    """Return a plan from a file. A file carries no consent: name in `trust` whose code it may run.
-
-    Raises:
-        ConfigError: The file cannot be read, or is no plan.
-        LockError: The plan has a format that this version does not read.
-        IntegrityError: The plan was edited.
-    """
-    try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        reason = error.strerror if isinstance(error, OSError) else f"not JSON ({error})"
-        raise ConfigError(f"{path}: {reason}", hint="a plan is written by `kerncfg plan -o FILE`") from error
-    if not isinstance(data, dict):
-        raise ConfigError(f"{path}: holds a {type(data).__name__}, not a plan")
-    if lacks := [key for key in ("schema", "digest", "steps") if key not in data]:
-        message = f"{path}: is no plan, it has no {' and no '.join(lacks)}"
-        raise ConfigError(message, hint="a plan is written by `kerncfg plan -o FILE`")
-    try:
-        plan = _read_plan(data)
-    except ConfigError as error:
-        raise ConfigError([replace(issue, file=str(path)) for issue in error.issues]) from error
-    except (LockError, IntegrityError) as error:
-        raise type(error)(f"{path}: {error.message}", hint=error.hint) from error
-    return replace(plan, trust=_default_trust().plus(*_names(trust)))
-
-
-def _read_plan(data: dict[str, Any]) -> Plan:
-    """Return the plan in plain data; what is as kerncfg wrote it needs no schema, which takes 20 times as long."""
-    if data["schema"] == SCHEMA and data.get("sealed") != seal(data):
-        validate(data, "plan")
-    return Plan.from_dict(data)
-
-
 def fetch(
     plan: Plan, *, dry_run: bool = False, progress: Callable[[Kernel, int], None] = lambda kernel, size: None
 ) -> dict[Kernel, str]:
@@ -232,15 +181,6 @@ def fetch(
         if reason := untrusted(kernel, plan.trust):
             raise TrustError(f"{kernel.reference}: {reason}")
     return {} if dry_run else fetch_kernels(kernels, progress=progress)
-
-
-def _default_trust() -> Trust:
-    """Return whom the packaged files trust, read without composing anything."""
-    node = read(conf() / "trust/default.yaml", Place("preset", "trust/default.yaml"))
-    publishers, repositories = (
-        frozenset(name for name, on in node.value[key].value.items() if on.value) for key in _KINDS
-    )
-    return Trust(publishers=publishers, repositories=repositories)
 
 
 def kernelize(
@@ -327,9 +267,6 @@ def _target_of(model: nn.Module) -> Target | None:
     """Return the target for the device of the model's first parameter or buffer; `None` if it has none."""
     first = next(iter([*model.parameters(), *model.buffers()]), None)
     return None if first is None else here(device_of(first.device))
-
-
-_TRUSTED = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?|python:[\w.]+|(\.{0,2}|~[^/]*)[/\\].*|[A-Za-z]:[\\/].*", re.DOTALL)
 
 
 def _node(override: str) -> str:

@@ -44,6 +44,7 @@ ORDER = (
     "compiler.compose",
     "compiler.schema",
     "compiler.writing",
+    "saved",
     "compiler.saying",
     "compiler.flash",
     "compiler.normalise",
