@@ -13,19 +13,15 @@ from kerncfg.compiler.checking import check
 from kerncfg.compiler.compose import Origins, compose
 from kerncfg.compiler.composed import plain
 from kerncfg.compiler.policy import Request, refused
-from kerncfg.compiler.reading import Place, read
 from kerncfg.compiler.resolve import resolve
-from kerncfg.compiler.schema import validate
-from kerncfg.documents.config import Config, Trust
 from kerncfg.documents.lock import Lock
-from kerncfg.documents.plain import DEEP, half, loads
-from kerncfg.documents.plan import SCHEMA, Plan, seal
+from kerncfg.documents.plain import half
 from kerncfg.documents.target import Mode, Target
-from kerncfg.errors import ApplyError, ConfigError, IntegrityError, Issue, LockError, TrustError
-from kerncfg.locations import conf
+from kerncfg.errors import ApplyError, ConfigError, TrustError
 from kerncfg.locking import localised, usual
 from kerncfg.locking import made as made_lock
 from kerncfg.machine import detect, device_of, here, hub_is_on
+from kerncfg.saved import load_plan, names
 from kerncfg.sources import consent, pin, untrusted
 from kerncfg.sources import fetch as fetch_kernels
 from kerncfg.sources.environment import Settings, local_kernels
@@ -35,14 +31,14 @@ if TYPE_CHECKING:
 
     from kerncfg.applier.apply import Bindings
     from kerncfg.compiler.tree import Fault
-    from kerncfg.documents.plan import Kernel
+    from kerncfg.documents.config import Config
+    from kerncfg.documents.plan import Kernel, Plan
     from kerncfg.documents.reference import KernelRef
     from kerncfg.evidence.rows import Measurement, Verification
 
 __all__ = [
     "bench",
     "checked",
-    "default_trust",
     "document",
     "fetch",
     "kernelize",
@@ -52,8 +48,6 @@ __all__ = [
     "plan_of",
     "verify",
 ]
-
-_KINDS = ("publishers", "repositories")
 
 
 def plan(
@@ -122,7 +116,7 @@ def lock(
         SourceError: The Hub gave no answer about what was to be upgraded.
     """
     found, _, _ = checked(*overrides, config_dir=config_dir, config=config)
-    named = found.trust.plus(*_names(trust))
+    named = found.trust.plus(*names(trust))
     return made_lock(found, named, previous=previous, upgrade=upgrade, hub=hub_is_on(os.environ))
 
 
@@ -186,7 +180,7 @@ def plan_of(
     """Return the plan of what is asked for, for a target; `origins` knows what of it came from the Hub."""
     known = lock if isinstance(lock, Lock) else usual(lock)
     config = localised(config, local_kernels())
-    named = config.trust.plus(*_names(trust))
+    named = config.trust.plus(*names(trust))
     request = Request(
         target=target,
         trust=named,
@@ -230,58 +224,6 @@ def _check_texts(overrides: Sequence[Any]) -> None:
             raise ConfigError(f"an override holds half of a character: {broken}, expected text in UTF-8")
 
 
-def _names(trust: Sequence[str]) -> Sequence[str]:
-    """Return the names given as trusted, each of which must be one."""
-    if isinstance(trust, str):
-        raise ConfigError("trust is a list of names", hint=f"write trust=[{trust!r}]")
-    strange = [name for name in trust if not _TRUSTED.fullmatch(name)]
-    if strange:
-        hint = "name an organisation (org), a repository (org/repo), a folder (/dir) or python:package.module"
-        raise ConfigError([Issue(message=f"{name!r} is nobody to trust", path="trust", hint=hint) for name in strange])
-    return trust
-
-
-def load_plan(path: str | Path, *, trust: Sequence[str] = ()) -> Plan:
-    """Return a plan from a file. A file carries no consent: name in `trust` whose code it may run.
-
-    Raises:
-        ConfigError: The file cannot be read, or is no plan.
-        LockError: The plan has a format that this version does not read.
-        IntegrityError: The plan was edited.
-    """
-    try:
-        data = loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else f"not JSON ({error})"
-        raise ConfigError(f"{path}: {reason}", hint="a plan is written by `kerncfg plan -o FILE`") from error
-    if not isinstance(data, dict):
-        foreign = isinstance(data, list) and any(isinstance(entry, dict) and "lock" in entry for entry in data)
-        what = "is a lock of the `kernels` library" if foreign else f"holds a {type(data).__name__}"
-        raise ConfigError(f"{path}: {what}, not a plan", hint="a plan is written by `kerncfg plan -o FILE`")
-    if "pins" in data:
-        hint = "name the lock by --lock; a plan is written by `kerncfg plan -o FILE`"
-        raise ConfigError(f"{path}: is a lock, not a plan", hint=hint)
-    if lacks := [key for key in ("schema", "digest", "steps") if key not in data]:
-        message = f"{path}: is no plan, it has no {' and no '.join(lacks)}"
-        raise ConfigError(message, hint="a plan is written by `kerncfg plan -o FILE`")
-    try:
-        plan = _read_plan(data)
-    except ConfigError as error:
-        raise ConfigError([replace(issue, file=str(path)) for issue in error.issues]) from error
-    except (LockError, IntegrityError) as error:
-        raise type(error)(f"{path}: {error.message}", hint=error.hint) from error
-    except RecursionError as error:
-        raise ConfigError(f"{path}: {DEEP}", hint="a plan is written by `kerncfg plan -o FILE`") from error
-    return replace(plan, trust=default_trust().plus(*_names(trust)))
-
-
-def _read_plan(data: dict[str, Any]) -> Plan:
-    """Return the plan in plain data; what is as kerncfg wrote it needs no schema, which takes 20 times as long."""
-    if data["schema"] == SCHEMA and data.get("sealed") != seal(data):
-        validate(data, "plan")
-    return Plan.from_dict(data)
-
-
 def fetch(
     plan: Plan, *, dry_run: bool = False, progress: Callable[[Kernel, int], None] = lambda kernel, size: None
 ) -> dict[Kernel, str]:
@@ -301,15 +243,6 @@ def fetch(
             raise TrustError(f"{kernel.reference}: {reason}", hint=consent(kernel, plan.trust))
     _hub_for(kernel.reference for kernel in kernels)
     return {} if dry_run else fetch_kernels(kernels, progress=progress)
-
-
-def default_trust() -> Trust:
-    """Return whom the packaged files trust, read without composing anything."""
-    node = read(conf() / "trust/default.yaml", Place("preset", "trust/default.yaml"))
-    publishers, repositories = (
-        frozenset(name for name, on in node.value[key].value.items() if on.value) for key in _KINDS
-    )
-    return Trust(publishers=publishers, repositories=repositories)
 
 
 def kernelize(
@@ -396,9 +329,6 @@ def _target_of(model: nn.Module) -> Target | None:
     """Return the target for the device of the model's first parameter or buffer; `None` if it has none."""
     first = next(iter([*model.parameters(), *model.buffers()]), None)
     return None if first is None else here(device_of(first.device))
-
-
-_TRUSTED = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?|python:[\w.]+|(\.{0,2}|~[^/]*)[/\\].*|[A-Za-z]:[\\/].*", re.DOTALL)
 
 
 def _node(override: str) -> str:

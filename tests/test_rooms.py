@@ -50,6 +50,7 @@ ORDER = (
     "compiler.composed",
     "compiler.schema",
     "compiler.writing",
+    "saved",
     "compiler.saying",
     "compiler.flash",
     "compiler.normalise",

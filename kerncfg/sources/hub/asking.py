@@ -12,9 +12,6 @@ from email.utils import parsedate_to_datetime
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urljoin, urlsplit
 
-from huggingface_hub.errors import OfflineModeIsEnabled
-from huggingface_hub.utils import get_session  # type: ignore[attr-defined, unused-ignore]
-
 from kerncfg.documents.plain import loads
 from kerncfg.errors import SourceError
 from kerncfg.sources.environment import parts
@@ -158,6 +155,10 @@ class Hub:
     def _tried(
         self, url: str, repository: str, what: str, read: Read[Answer], resume: Callable[[], int] | None
     ) -> Answer:
+        # Here, for what is in the cache is not asked for, and the client takes longer to import than to load a kernel.
+        from huggingface_hub.errors import OfflineModeIsEnabled
+        from huggingface_hub.utils import get_session  # type: ignore[attr-defined, unused-ignore]
+
         library = _library()
         for wait in (*WAITS, None):
             headers = self._headers(resume() if resume else 0)
@@ -293,6 +294,8 @@ def words_of(path: str, commit: str) -> str:
 
 def _library() -> Any:
     """Return the HTTP library that huggingface_hub speaks through, for the names of its errors."""
+    from huggingface_hub.utils import get_session  # type: ignore[attr-defined, unused-ignore]
+
     return sys.modules[type(get_session()).__module__.partition(".")[0]]
 
 
