@@ -170,7 +170,7 @@ def _alike(text: str) -> str:
     return re.sub(r"([─━═-])\1+", r"\1", text)
 
 
-def _prints(expected: str, printed: str) -> bool:
+def prints(expected: str, printed: str) -> bool:
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     return doctest.OutputChecker().check_output(_alike(expected), _alike(printed), flags)
 
@@ -180,6 +180,7 @@ def test_every_block_of_a_page_works(page: Path, tmp_path: Path, monkeypatch: py
     (tmp_path / "page").mkdir()
     monkeypatch.chdir(tmp_path / "page")
     hub.add(*kernels.documented())
+    hub.tokens["hf_of_yours"], hub.writers["hf_of_yours"] = frozenset({"*"}), frozenset({kernels.ACME})
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = hub.environment(PATH=path, PYTHONPATH=str(Path(loopback.__file__).parent), OMP_NUM_THREADS=None)
     names: dict[str, Any] = {"__name__": "page"}
@@ -199,7 +200,7 @@ def test_every_block_of_a_page_works(page: Path, tmp_path: Path, monkeypatch: py
             raise
         if block.output is not None and block.language != "yaml":
             where = f"the block at {page.name}:{block.line} prints\n{printed}"
-            assert _prints(block.output, printed), f"{where}\nand the page says\n{block.output}"
+            assert prints(block.output, printed), f"{where}\nand the page says\n{block.output}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -257,3 +258,32 @@ def test_what_the_pages_take_from_the_code_is_up_to_date() -> None:
     assert (CHECKOUT / "docs/reference.md").read_text("utf-8") == pages["reference"](), _AGAIN
     troubleshooting = (CHECKOUT / "docs/troubleshooting.md").read_text("utf-8")
     assert troubleshooting == pages["troubleshooting"](troubleshooting), _AGAIN
+
+
+def test_the_picture_of_the_concepts_is_what_its_script_draws() -> None:
+    drawn = runpy.run_path(str(CHECKOUT / "docs/images/flow.py"))
+    assert (CHECKOUT / "docs/images/flow.svg").read_text("utf-8") == drawn["picture"](), (
+        "run: python docs/images/flow.py"
+    )
+    for page in ("concepts", "index"):
+        alt = " ".join((CHECKOUT / f"docs/{page}.md").read_text("utf-8").split())
+        assert f"![{drawn['ALT']}](images/flow.svg)" in alt
+
+
+@pytest.mark.parametrize("dark", [0, 1], ids=["light", "dark"])
+@pytest.mark.parametrize("ground", ["ground", "document", "outside"])
+def test_the_words_of_the_picture_can_be_read(ground: str, dark: int) -> None:
+    colours = runpy.run_path(str(CHECKOUT / "docs/images/flow.py"))["COLOURS"]
+    inks = ["ink", "quiet", "world"] if ground == "ground" else ["ink", "quiet"]
+    ratios = {ink: _contrast(colours[ink][dark], colours[ground][dark]) for ink in inks}
+    assert min(ratios.values()) >= 4.5, ratios  # WCAG's least for text
+
+
+def _contrast(one: str, other: str) -> float:
+    """The contrast of two colours as WCAG 2 defines it."""
+    light = []
+    for colour in (one, other):
+        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+        light.append(0.2126 * red + 0.7152 * green + 0.0722 * blue)
+    return (max(light) + 0.05) / (min(light) + 0.05)

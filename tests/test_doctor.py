@@ -221,7 +221,7 @@ def test_triton_that_is_missing() -> None:
         ("HF_HOME", "/hf", "ok", "/hf: the home of the Hub's files"),
         ("HF_HUB_CACHE", "/hub", "ok", "/hub: the cache of the Hub"),
         ("HF_HUB_OFFLINE", "1", "warn", "1: nothing is asked of the Hub, only the cache is used"),
-        ("HF_ENDPOINT", "https://hub.acme.com:8443/hf", "ok", "https://hub.acme.com:8443: the Hub is asked there"),
+        ("HF_ENDPOINT", "https://hub.acme.com:8443/hf", "ok", "https://hub.acme.com:8443/hf: the Hub is asked there"),
         ("HF_ENDPOINT", "hub.acme.com", "error", "no web address"),
         ("TRITON_INTERPRET", "1", "warn", "1: Triton kernels are interpreted, for tests: very slow"),
     ],
@@ -257,9 +257,10 @@ def test_a_variable_that_is_nearly_one_of_them_asks_which_was_meant(name: str, m
     assert (made.severity, made.cure) == ("warn", f"did you mean {meant}?")
 
 
-def test_kerncfg_reads_no_variables_of_its_own() -> None:
+def test_a_variable_with_our_prefix_that_is_not_read() -> None:
     (made,) = flags(KERNCFG_STRICT="1")
-    assert (made.severity, made.found) == ("warn", "is set, and kerncfg reads no variables of its own")
+    assert (made.severity, made.found) == ("warn", "is set, and kerncfg does not read it")
+    assert made.cure == "say policy=strict"
 
 
 OTHERS = (

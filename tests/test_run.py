@@ -15,6 +15,7 @@ import yaml
 import kerncfg
 from kerncfg.cli import main
 from kerncfg.compiler.schema import validate
+from kerncfg.run import run
 from tests.builders import kernel_folder
 
 SMALL = (
@@ -410,6 +411,33 @@ def test_the_composed_config_of_a_run_is_the_one_that_ran(folder: Path, capsys: 
     assert call("show", *words) == 0
     (made,) = runs(folder)
     assert (made / "config.yaml").read_text() == capsys.readouterr().out
+
+
+def test_a_list_takes_the_place_of_a_map_by_file_by_override_and_in_a_sweep(folder: Path) -> None:
+    place = folder / "mine/kernels"
+    place.mkdir(parents=True)
+    (place / "own.yaml").write_text("defaults: [bundled, _self_]\nRMSNorm: {cpu: [builtin:RMSNorm, original]}\n")
+    none = "model.architecture=NoSuchModel"  # the job ends at once, after its plan
+    listed = "kernels.RMSNorm.cuda=[builtin:RMSNorm, original]"
+    (one,) = run([none, "kernels=own", listed], config_dir=folder / "mine")
+    assert one.plan is not None
+    assert one.command[-1] == listed
+    sweep = "kernels.RMSNorm.cpu=original,[builtin:RMSNorm,original]"
+    found = run([none, "kernels=bundled", sweep], multirun=True)
+    assert [outcome.plan is not None for outcome in found] == [True, True]
+    assert [outcome.swept for outcome in found] == [
+        ["kernels.RMSNorm.cpu=original"],
+        ["kernels.RMSNorm.cpu=[builtin:RMSNorm,original]"],
+    ]
+
+
+def test_a_map_in_a_sweep_replaces_the_row_as_it_does_in_one_run(folder: Path) -> None:
+    row = "kernels.RMSNorm={cpu: builtin:RMSNorm}"
+    found = run(["model.architecture=NoSuchModel", "kernels=bundled", row, "policy=default,strict"], multirun=True)
+    plain = kerncfg.plan("kernels=bundled", row)
+    assert found[0].plan is not None
+    assert found[0].plan.digest == plain.digest
+    assert [outcome.overrides[2] for outcome in found] == [row, row]
 
 
 WRONG = f"kernels.RMSNorm.cpu={FAULTS}:WeightOffset"

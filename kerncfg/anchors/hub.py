@@ -13,20 +13,28 @@ LOCKS: Mapping[str, tuple[str, ...]] = {
         "the files of build … have digest …, the lock says …",
         "build … is none, needed a name such as torch-cuda",
     ),
-    "another-lock": ("no entry of a kernels.lock: …",),
-    "nothing-to-upgrade": ("… is neither a row with Hub kernels nor a repository", "… stays as it is: …"),
+    "another-lock": (
+        "is a plan, not a lock",
+        "no entry of a kernels.lock: …",
+    ),
+    "nothing-to-upgrade": (
+        "… is neither a row with Hub kernels nor a repository",
+        "… stays as it is: …",
+        "--check writes nothing, and --upgrade … is to be written",
+    ),
 }
 
 HUB: Mapping[str, tuple[str, ...]] = {
     "offline": (
-        "HF_HUB_OFFLINE is set, and … is not in the cache, …",
+        "HF_HUB_OFFLINE is set, and … is not in the cache, …; needed …",
         "… is broken in the cache: …, and HF_HUB_OFFLINE is set",
         "huggingface_hub was offline when it was imported and asks nothing, needed …",
     ),
     "last-resolved": ("as last resolved, for …",),
+    "address": ("HF_ENDPOINT …, needed an address such as …",),
     "no-answer": ("the Hub at … gave no answer about …",),
     "another-type": ("there is a … of that name, and kernels are in repositories of type kernel",),
-    "no-such-repository": ("there is no kernel repository …",),
+    "no-such-repository": ("there is no … repository … at …",),
     "no-such-revision": ("… has no such revision…",),
     "no-such-file": ("… has no such file…, needed …",),
     "token": (

@@ -27,14 +27,15 @@ VARIABLE = "_KERNCFG_COMPLETE"
 _CUT = re.compile(r"[@><=;|&(:]+")  # bash's COMP_WORDBREAKS, but for blanks and quotes
 
 
-def words(*, names: bool = False, files: bool = False) -> Complete:
-    """Complete overrides; with `names` also a row's name, with `files` also a file."""
+def words(*, names: bool = False, files: bool = False, experiments: bool = False) -> Complete:
+    """Complete overrides; with `names` also a row's name, with `files` also a file, with `experiments` one of those."""
 
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[Any]]:
         from kerncfg.cli import offers
 
         folder: Path | None = ctx.params.get("config_dir")
         found = [name for name in offers.names(folder) if name.startswith(incomplete)] if names else []
+        found += [name for name in offers.experiments(folder) if name.startswith(incomplete)] if experiments else []
         found += offers.offers(incomplete, folder)
         items = [CompletionItem(value) for value in found]
         return items or ([CompletionItem(incomplete, type="file")] if files else [])

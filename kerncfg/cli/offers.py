@@ -15,7 +15,7 @@ from kerncfg.documents.reference import ATTENTION
 from kerncfg.errors import ConfigError
 from kerncfg.locations import conf, schemas
 
-__all__ = ["names", "offers"]
+__all__ = ["experiments", "names", "offers"]
 
 _ROWS = ("kernels", "inherited", "fusions", "attention")  # `inherited` is the group `kernels` a second time
 _RESERVED = ("defaults", "inherit_mapping")
@@ -40,6 +40,11 @@ def names(config_dir: Path | None = None) -> list[str]:
     folders = [*([config_dir.expanduser()] if config_dir else []), conf()]
     others = [f"{node}.{name}" for node in ("fusions", "attention") for name in _names(node, folders)]
     return sorted([*_names("kernels", folders), *others])
+
+
+def experiments(config_dir: Path | None = None) -> list[str]:
+    """Return the names of the user's own experiments."""
+    return _options("experiment", [config_dir.expanduser()]) if config_dir else []
 
 
 def _level(word: str, folders: Sequence[Path]) -> Iterator[str]:

@@ -6,14 +6,12 @@ import functools
 import json
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jsonschema import Draft202012Validator
 from jsonschema.validators import extend
 
 from kerncfg.compiler.assign import near
-from kerncfg.compiler.compose import read_document
 from kerncfg.compiler.tree import KeyPath, Origins, spell
 from kerncfg.errors import ConfigError, Issue
 from kerncfg.locations import schemas
@@ -21,10 +19,11 @@ from kerncfg.locations import schemas
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
 
-__all__ = ["names", "schema", "validate", "validate_file"]
+__all__ = ["Finding", "faults", "names", "schema", "validate"]
+
+Finding = tuple[KeyPath, str, Issue]  # where a fault is, which rule it breaks, and its sentence
 
 _ENDING = ".schema.json"
-_MODELINE = re.compile(r"yaml-language-server:.*?([\w-]+)\.schema\.json")
 _KINDS = {"string": "text", "object": "a map", "array": "a list", "boolean": "true or false", "null": "null"}
 _KINDS |= {"integer": "a whole number", "number": "a number"}
 _BOUNDS = {"minimum": "at least", "exclusiveMinimum": "more than", "maximum": "at most"}
@@ -56,34 +55,16 @@ def validate(document: Any, name: str = "config", *, origins: Origins | None = N
     Raises:
         ConfigError: The document is not valid; it holds every fault, each with its place.
     """
-    if issues := list(_issues(document, name, _Places(origins or Origins.argument(), prefix))):
+    if found := faults(document, name, origins=origins, prefix=prefix):
+        issues = [issue for _, _, issue in found]
         raise ConfigError(sorted(issues, key=lambda issue: (issue.file or "", issue.line or 0, issue.column or 0)))
 
 
-def validate_file(file: Path) -> list[Issue]:
-    """Return the faults of one file, checked as what its modeline, its name or its folder says it is."""
-    try:
-        document, origins = read_document(file)
-        name = _name_for(file)
-        document.pop("defaults", None)
-        validate(document, name, origins=origins)
-    except ConfigError as error:
-        return error.issues
-    return []
-
-
-def _name_for(file: Path) -> str:
-    known = names()
-    if modeline := _MODELINE.search(file.read_text(encoding="utf-8-sig")[:2000]):
-        wanted = modeline[1]
-    elif file.stem in known or file.stem == "config":
-        wanted = file.stem
-    else:
-        wanted = file.parent.name
-    if wanted in known:
-        return "experiment" if wanted == "config" else wanted
-    hint = f"put it into a folder named {', '.join(known)}, or say `# yaml-language-server: $schema=…` in it"
-    raise ConfigError([Issue(message="cannot tell which schema it follows", file=str(file), hint=hint)])
+def faults(
+    document: Any, name: str = "config", *, origins: Origins | None = None, prefix: KeyPath = ()
+) -> list[Finding]:
+    """Return every fault of a document, each with its path below `prefix`."""
+    return list(_faults(document, name, _Places(origins or Origins.argument(), prefix)))
 
 
 class _Places:
@@ -187,10 +168,11 @@ def _target(reference: str, name: str) -> Any:
     return _without_references(found["$defs"][part] if part else found, name)
 
 
-def _issues(document: Any, name: str, places: _Places) -> Iterator[Issue]:
-    if untold := list(_not_text(document, places)):
-        yield from untold
-        return
+def _faults(document: Any, name: str, places: _Places) -> Iterator[Finding]:
+    untold = list(_not_text(document, places))
+    yield from untold
+    if untold:
+        document = _with_text_keys(document)
     found: dict[tuple[KeyPath, str], Issue] = {}
     for error in _validator(name).iter_errors(document):
         for path, keyword, issue in _sentences(error, places):
@@ -204,16 +186,24 @@ def _issues(document: Any, name: str, places: _Places) -> Iterator[Issue]:
             continue
         if keyword.startswith("required ") and path in misspelt:
             continue  # the misspelt key says what was meant
-        yield issue
+        yield path, keyword, issue
 
 
-def _not_text(value: Any, places: _Places, path: KeyPath = ()) -> Iterator[Issue]:
+def _with_text_keys(value: Any) -> Any:
+    """Return a document without the keys that are no text."""
+    if isinstance(value, Mapping):
+        return {key: _with_text_keys(child) for key, child in value.items() if isinstance(key, str)}
+    return [_with_text_keys(child) for child in value] if isinstance(value, list) else value
+
+
+def _not_text(value: Any, places: _Places, path: KeyPath = ()) -> Iterator[Finding]:
     """Find the keys of a document given as data that are not text; no file has them."""
     if isinstance(value, Mapping):
         for key, child in value.items():
             if not isinstance(key, str):
                 message = f"the key {key!r} is a {type(key).__name__}, expected text"
-                yield places.issue((*path, str(key)), message, f"write '{key}' with quotes", key=True)
+                here = (*path, str(key))
+                yield here, "text", places.issue(here, message, f"write '{key}' with quotes", key=True)
             yield from _not_text(child, places, (*path, str(key)))
     elif isinstance(value, list):
         for index, child in enumerate(value):

@@ -27,18 +27,19 @@ class _Brief:
 
         def exec_module(module: Any) -> None:
             fill(module)
-            measure, rounds = module.bench, module.rounds
+            own: Any = module
+            measure, rounds = own.bench, own.rounds
 
             def bench(bindings: Any, inputs: Any, *, seconds: float | None = None) -> Any:
                 if seconds is not None:
                     return measure(bindings, inputs, seconds=seconds)
-                module.rounds = _once
+                own.rounds = _once
                 try:
                     return measure(bindings, inputs, seconds=_SECONDS)
                 finally:
-                    module.rounds = rounds
+                    own.rounds = rounds
 
-            module.bench = bench
+            own.bench = bench
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
