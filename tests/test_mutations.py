@@ -13,7 +13,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from kerncfg.api import checked
 from kerncfg.compiler.checking import check
-from kerncfg.compiler.compose import compose
+from kerncfg.compiler.compose import _Composition, compose
 from kerncfg.compiler.normalise import normalise
 from kerncfg.compiler.resolve import resolve
 from kerncfg.compiler.schema import validate
@@ -121,7 +121,7 @@ def said(words: list[str]) -> Any:
 
 @pytest.fixture
 def remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let Hydra make one list of files for the same choices of options, for the files stay as they are meanwhile.
+    """Let Hydra make one list of files for the same choices of options, and read each once: they stay as they are.
 
     That is most of what a composition costs, and overrides of values have no part in it.
     """
@@ -139,6 +139,12 @@ def remembered(monkeypatch: pytest.MonkeyPatch) -> None:
                 return anew(self, config_name, overrides, run_mode)
         return replace(known[key], config_overrides=[*known[key].config_overrides, *values])
 
+    def file(self: Any, config_path: str, loader: Any) -> Any:
+        key = (*(source.path for source in loader.get_sources()), config_path)
+        return files[key] if key in files else files.setdefault(key, read_anew(self, config_path, loader))
+
+    files, read_anew = dict[Any, Any](), _Composition.file
+    monkeypatch.setattr(_Composition, "file", file)
     monkeypatch.setattr(ConfigLoaderImpl, "compute_defaults_list", compute)
 
 
