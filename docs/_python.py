@@ -26,8 +26,8 @@ def page() -> str:
     lines = [
         "# Python",
         "",
-        "Every public name with its docstring. `import kerncfg` imports neither PyTorch nor Hydra; a name is loaded when",
-        "it is first used. What documents hold is in the [reference](reference.md).",
+        "Every public name with its docstring. `import kerncfg` imports neither PyTorch nor Hydra; a name is loaded",
+        "when it is first used. What documents hold is in the [reference](reference.md).",
     ]
     lines += ["", "## Functions"]
     for name, value in functions.items():
