@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -141,4 +140,6 @@ def see(messages: Iterable[str]) -> list[str]:
 
 def data(value: Any) -> None:
     """Print data as JSON on standard output."""
+    import json
+
     click.echo(json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, default=str))
