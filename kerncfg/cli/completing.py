@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import (
@@ -16,6 +15,9 @@ from click.shell_completion import (
     get_completion_class,
     split_arg_string,
 )
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["SHELLS", "VARIABLE", "Complete", "joined", "prepare", "script", "words"]
 
