@@ -17,6 +17,7 @@ from kerncfg.compiler.policy import Request, refused
 from kerncfg.compiler.reading import Place, read
 from kerncfg.compiler.resolve import resolve
 from kerncfg.compiler.schema import validate
+from kerncfg.compiler.shared import of_job
 from kerncfg.documents.config import Config, Trust
 from kerncfg.documents.lock import Lock
 from kerncfg.documents.plan import SCHEMA, Plan, seal
@@ -170,6 +171,7 @@ def _composed(
     data, origins = compose(overrides, config_dir=Path(config_dir) if config_dir else None, faults=faults)
     if config:
         data, origins = {**data, **config}, origins.saying(config)
+        origins = replace(origins, shared=(*origins.shared, *of_job()))
     return data, origins
 
 

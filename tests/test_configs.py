@@ -233,6 +233,14 @@ def test_a_large_file_is_read_where_it_lies_and_weights_are_left_there(hub: Test
     assert hub.log.kinds() == {"revision": 1, "tree": 1, "resolve": 1, "cdn": 1}
 
 
+def test_a_file_too_large_for_a_configuration_is_not_fetched(hub: TestHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared(hub)
+    monkeypatch.setattr(configs, "LARGEST", 20)
+    with pytest.raises(SourceError, match=r"experiment/fast\.yaml has \d+ bytes, needed 20 at most"):
+        planned("experiment=fast")
+    assert "resolve" not in hub.log.kinds()
+
+
 def test_the_users_own_folder_and_packaged_groups_go_before_the_hub(hub: TestHub, tmp_path: Path) -> None:
     shared(hub, kernels__bundled="RMSNorm: null\n")
     (tmp_path / "my/kernels").mkdir(parents=True)

@@ -46,6 +46,8 @@ def refused(hub: TestHub, text: str, *words: str, path: str = "experiment/theirs
         ("kernels: {X: 'C:\\k:K'}", "2:11: kernels.X", "cannot name"),
         ("attention: {default: ../fa}", "2:13: attention.default", "cannot name '../fa'"),
         ("fusions: {f: {kernel: 'python:a:B'}}", "2:15: fusions.f.kernel", "cannot name 'python:a:B'"),
+        ("kernels: {X: 'kernels-community/a@refs/pr/1:K'}", "2:11: kernels.X", "which anybody may propose"),
+        ("kernels: {X: {kernel: 'a/b:K', revision: refs/pr/1}}", "2:32: kernels.X.revision", "anybody may propose"),
         ("model: {factory: 'python:os:getcwd'}", "2:9: model.factory", "cannot name 'python:os:getcwd'"),
         ("model: {pretrained: '${oc.env:HOME}'}", "2:9: model.pretrained", "cannot look up"),
         ("model: {pretrained: '${oc.decode:x}'}", "2:9: model.pretrained", "cannot look up"),
