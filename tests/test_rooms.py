@@ -15,6 +15,7 @@ PACKAGE = Path(__file__).parent.parent / "kerncfg"
 ORDER = (
     "errors",
     "locations",
+    "variables",
     "anchors.language",
     "anchors.planning",
     "anchors.hub",

@@ -51,6 +51,7 @@ ON_THE_COMMAND_LINE: Mapping[str, tuple[str, ...]] = {
     ),
     "no-such-row": ("no row is named …", "… rows are named …"),
     "cannot-be-written": ("… cannot be written: …",),
+    "variable-that-is-not-read": ("… is set, and kerncfg does not read it: …",),
 }
 
 IN_FILES: Mapping[str, tuple[str, ...]] = {

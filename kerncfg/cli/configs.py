@@ -33,6 +33,7 @@ def validate(words: tuple[str, ...], config_dir: Path | None, as_json: bool) -> 
             api.checked(*overrides, config_dir=config_dir)
     except ConfigError as error:
         issues += error.issues
+    issues = list(dict.fromkeys(issues))
     if as_json:
         data({"valid": not issues, "issues": [issue.to_dict() for issue in issues]})
     for issue in issues:
