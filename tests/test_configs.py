@@ -81,9 +81,9 @@ def test_repositories_of_each_type_are_read_at_branch_tag_and_commit(
     made.tag("v1.0")
     commit = made.branches["main"]
     said = {"commit": commit, "short": commit[:8]}.get(revision, revision.replace("/", "%2F"))
-    found = planned("experiment=fast", search=f"hydra.searchpath=[hf://{prefix}acme/shared@{said}]")
-    assert found.step("RMSNorm").kind == "bind"
-    assert found.searchpath == {f"hf://{prefix}acme/shared@{said}": commit}
+    found = configs.opened(f"hf://{prefix}acme/shared@{said}")
+    assert found.commit == commit and found.pinned == f"hf://{prefix}acme/shared@{commit}"
+    assert found.read("kernels/theirs.yaml").decode() == FILES["kernels/theirs.yaml"]
 
 
 def test_a_folder_of_a_repository_is_a_search_path_too(hub: TestHub) -> None:
