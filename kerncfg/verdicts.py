@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from kerncfg.documents.plain import loads
 from kerncfg.errors import KerncfgWarning
 from kerncfg.machine import here
 from kerncfg.variables import CACHE
@@ -108,7 +109,7 @@ class Verdicts:
 def _read(file: Path) -> tuple[dict[str, Any], tuple[Judged, ...]] | None:
     """Return a question and its answer; what is not there, or broken, was never asked."""
     try:
-        data = json.loads(file.read_text("utf-8"))
+        data = loads(file.read_text("utf-8"))
         if data["schema"] != SCHEMA:
             return None
         return dict(data["question"]), tuple(Judged(**one) for one in data["kernels"])

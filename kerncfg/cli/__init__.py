@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import warnings
@@ -71,6 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from kerncfg.errors import KerncfgError
 
     prepare()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a name of a file may hold what the terminal cannot show
+            stream.reconfigure(errors="backslashreplace")
     try:
         with _warnings_as_lines():
             result = program.main(arguments, prog_name="kerncfg", standalone_mode=False)

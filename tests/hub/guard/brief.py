@@ -27,18 +27,19 @@ class _Brief:
 
         def exec_module(module: ModuleType) -> None:
             fill(module)
-            measure, rounds = module.bench, module.rounds
+            own: Any = module
+            measure, rounds = own.bench, own.rounds
 
             def bench(bindings: Any, inputs: Any, *, seconds: float | None = None) -> Any:
                 if seconds is not None:
                     return measure(bindings, inputs, seconds=seconds)
-                module.rounds = _once
+                own.rounds = _once
                 try:
                     return measure(bindings, inputs, seconds=_SECONDS)
                 finally:
-                    module.rounds = rounds
+                    own.rounds = rounds
 
-            module.bench = bench
+            own.bench = bench
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
@@ -51,4 +52,4 @@ def _once(contests: Iterable[Callable[[], None]]) -> None:
 
 def install() -> None:
     """Do so in this process."""
-    sys.meta_path.insert(0, _Brief)  # type: ignore[arg-type]
+    sys.meta_path.insert(0, _Brief)
