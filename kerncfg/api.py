@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,20 +13,17 @@ from kerncfg.compiler.checking import check
 from kerncfg.compiler.compose import Origins, compose
 from kerncfg.compiler.composed import plain
 from kerncfg.compiler.policy import Request, refused
-from kerncfg.compiler.reading import Place, read
 from kerncfg.compiler.resolve import resolve
-from kerncfg.compiler.schema import validate
-from kerncfg.documents.config import Config, Trust
 from kerncfg.documents.lock import Lock
-from kerncfg.documents.plan import SCHEMA, Plan, seal
+from kerncfg.documents.plain import half
 from kerncfg.documents.target import Mode, Target
-from kerncfg.errors import ApplyError, ConfigError, IntegrityError, Issue, LockError, TrustError
-from kerncfg.locations import conf
+from kerncfg.errors import ApplyError, ConfigError, TrustError
 from kerncfg.locking import localised, usual
 from kerncfg.locking import made as made_lock
 from kerncfg.machine import detect, device_of, here, hub_is_on
+from kerncfg.saved import load_plan, names
+from kerncfg.sources import consent, pin, untrusted
 from kerncfg.sources import fetch as fetch_kernels
-from kerncfg.sources import pin, untrusted
 from kerncfg.sources.environment import Settings, local_kernels
 
 if TYPE_CHECKING:
@@ -35,14 +31,14 @@ if TYPE_CHECKING:
 
     from kerncfg.applier.apply import Bindings
     from kerncfg.compiler.tree import Fault
-    from kerncfg.documents.plan import Kernel
+    from kerncfg.documents.config import Config
+    from kerncfg.documents.plan import Kernel, Plan
     from kerncfg.documents.reference import KernelRef
     from kerncfg.evidence.rows import Measurement, Verification
 
 __all__ = [
     "bench",
     "checked",
-    "default_trust",
     "document",
     "fetch",
     "kernelize",
@@ -52,8 +48,6 @@ __all__ = [
     "plan_of",
     "verify",
 ]
-
-_KINDS = ("publishers", "repositories")
 
 
 def plan(
@@ -122,7 +116,7 @@ def lock(
         SourceError: The Hub gave no answer about what was to be upgraded.
     """
     found, _, _ = checked(*overrides, config_dir=config_dir, config=config)
-    named = found.trust.plus(*_names(trust))
+    named = found.trust.plus(*names(trust))
     return made_lock(found, named, previous=previous, upgrade=upgrade, hub=hub_is_on(os.environ))
 
 
@@ -168,6 +162,8 @@ def _composed(
             f"override {clash[0]!r} and config= both say {_node(clash[0])!r}", hint="say it in one of the two"
         )
     data, origins = compose(overrides, config_dir=Path(config_dir) if config_dir else None, faults=faults)
+    if broken := half(config):
+        raise ConfigError(f"config= holds half of a character: {broken}, expected text in UTF-8")
     if config:
         data, origins = {**data, **config}, origins.saying(config)
     return data, origins
@@ -184,7 +180,7 @@ def plan_of(
     """Return the plan of what is asked for, for a target; `origins` knows what of it came from the Hub."""
     known = lock if isinstance(lock, Lock) else usual(lock)
     config = localised(config, local_kernels())
-    named = config.trust.plus(*_names(trust))
+    named = config.trust.plus(*names(trust))
     request = Request(
         target=target,
         trust=named,
@@ -196,17 +192,26 @@ def plan_of(
     offered = [candidate for row in rows for cell in row.at(target.device).values() for candidate in cell]
     flagged = {candidate.ref for candidate in offered if candidate.trust_remote_code}
     asked = sorted({candidate.ref for candidate in offered if not refused(candidate, request)}, key=str)
-    _check_address(asked)
+    hub = _hub_for(asked)
     pins = pin(asked, target=target, trust=named, known=known, locked=known is not None)
     made = resolve(config, pins, request)
     consent = replace(named, references=frozenset(map(str, flagged)))
-    return replace(made, trust=consent, searchpath=dict(origins.shared), notes=(*made.notes, *origins.notes))
+    return replace(
+        made,
+        trust=consent,
+        endpoint=hub.shown if hub else None,
+        searchpath=dict(origins.shared),
+        notes=(*made.notes, *origins.notes),
+    )
 
 
-def _check_address(references: Iterable[KernelRef]) -> None:
-    """Refuse an address that no Hub can have, once, where a Hub may be asked."""
-    if any(ref.scheme == "hub" for ref in references):
-        Settings.read().check()
+def _hub_for(references: Iterable[KernelRef]) -> Settings | None:
+    """Return the Hub that may be asked about references, if one may; an address that no Hub can have is refused."""
+    if not any(ref.scheme == "hub" for ref in references):
+        return None
+    found = Settings.read()
+    found.check()
+    return found
 
 
 def _check_texts(overrides: Sequence[Any]) -> None:
@@ -215,51 +220,8 @@ def _check_texts(overrides: Sequence[Any]) -> None:
             found = type(override).__name__
             hint = "overrides are texts such as 'kernels=bundled'; pass a document as config="
             raise ConfigError(f"an override is a text, found a {found}", hint=hint)
-
-
-def _names(trust: Sequence[str]) -> Sequence[str]:
-    """Return the names given as trusted, each of which must be one."""
-    if isinstance(trust, str):
-        raise ConfigError("trust is a list of names", hint=f"write trust=[{trust!r}]")
-    strange = [name for name in trust if not _TRUSTED.fullmatch(name)]
-    if strange:
-        hint = "name an organisation (org), a repository (org/repo), a folder (/dir) or python:package.module"
-        raise ConfigError([Issue(message=f"{name!r} is nobody to trust", path="trust", hint=hint) for name in strange])
-    return trust
-
-
-def load_plan(path: str | Path, *, trust: Sequence[str] = ()) -> Plan:
-    """Return a plan from a file. A file carries no consent: name in `trust` whose code it may run.
-
-    Raises:
-        ConfigError: The file cannot be read, or is no plan.
-        LockError: The plan has a format that this version does not read.
-        IntegrityError: The plan was edited.
-    """
-    try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        reason = error.strerror if isinstance(error, OSError) else f"not JSON ({error})"
-        raise ConfigError(f"{path}: {reason}", hint="a plan is written by `kerncfg plan -o FILE`") from error
-    if not isinstance(data, dict):
-        raise ConfigError(f"{path}: holds a {type(data).__name__}, not a plan")
-    if lacks := [key for key in ("schema", "digest", "steps") if key not in data]:
-        message = f"{path}: is no plan, it has no {' and no '.join(lacks)}"
-        raise ConfigError(message, hint="a plan is written by `kerncfg plan -o FILE`")
-    try:
-        plan = _read_plan(data)
-    except ConfigError as error:
-        raise ConfigError([replace(issue, file=str(path)) for issue in error.issues]) from error
-    except (LockError, IntegrityError) as error:
-        raise type(error)(f"{path}: {error.message}", hint=error.hint) from error
-    return replace(plan, trust=default_trust().plus(*_names(trust)))
-
-
-def _read_plan(data: dict[str, Any]) -> Plan:
-    """Return the plan in plain data; what is as kerncfg wrote it needs no schema, which takes 20 times as long."""
-    if data["schema"] == SCHEMA and data.get("sealed") != seal(data):
-        validate(data, "plan")
-    return Plan.from_dict(data)
+        if broken := half(override):
+            raise ConfigError(f"an override holds half of a character: {broken}, expected text in UTF-8")
 
 
 def fetch(
@@ -278,18 +240,9 @@ def fetch(
     kernels = sorted(plan.kernels(), key=lambda kernel: str(kernel.reference))
     for kernel in kernels:
         if reason := untrusted(kernel, plan.trust):
-            raise TrustError(f"{kernel.reference}: {reason}")
-    _check_address(kernel.reference for kernel in kernels)
+            raise TrustError(f"{kernel.reference}: {reason}", hint=consent(kernel, plan.trust))
+    _hub_for(kernel.reference for kernel in kernels)
     return {} if dry_run else fetch_kernels(kernels, progress=progress)
-
-
-def default_trust() -> Trust:
-    """Return whom the packaged files trust, read without composing anything."""
-    node = read(conf() / "trust/default.yaml", Place("preset", "trust/default.yaml"))
-    publishers, repositories = (
-        frozenset(name for name, on in node.value[key].value.items() if on.value) for key in _KINDS
-    )
-    return Trust(publishers=publishers, repositories=repositories)
 
 
 def kernelize(
@@ -376,9 +329,6 @@ def _target_of(model: nn.Module) -> Target | None:
     """Return the target for the device of the model's first parameter or buffer; `None` if it has none."""
     first = next(iter([*model.parameters(), *model.buffers()]), None)
     return None if first is None else here(device_of(first.device))
-
-
-_TRUSTED = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?|python:[\w.]+|(\.{0,2}|~[^/]*)[/\\].*|[A-Za-z]:[\\/].*", re.DOTALL)
 
 
 def _node(override: str) -> str:

@@ -17,6 +17,7 @@ from kerncfg.compiler.resolve import OFF_SWITCH
 from kerncfg.compiler.schema import validate
 from kerncfg.documents.config import Candidate, Config, KernelRef, Row, Trust
 from kerncfg.documents.lock import Lock, Pin
+from kerncfg.documents.plain import DEEP, loads
 from kerncfg.errors import ConfigError, LockError, SourceError
 from kerncfg.sources import pin
 from kerncfg.sources.environment import Settings
@@ -46,13 +47,16 @@ def read(path: str | Path) -> Lock:
         LockError: It cannot be read, is no lock, or is of a format that this version does not read.
     """
     try:
-        data = json.loads(Path(path).read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        data = loads(Path(path).read_text("utf-8"))
+    except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else f"not JSON ({error})"
         raise LockError(f"{path}: {reason}", hint="a lock is written by `kerncfg lock`") from error
     try:
         if isinstance(data, list):
             return Lock(commits=dict(_foreign(data)))
+        if isinstance(data, dict) and "steps" in data:
+            hint = "a plan holds its commits already: fetch and apply take it without a lock"
+            raise LockError("is a plan, not a lock", hint=hint)
         found = data if isinstance(data, dict) else {}
         if found.get("schema") == 1:
             validate(found, "lock")
@@ -64,6 +68,8 @@ def read(path: str | Path) -> Lock:
         raise LockError(message, hint="make it again with `kerncfg lock`") from error
     except LockError as error:
         raise LockError(f"{path}: {error.message}", hint=error.hint) from error
+    except RecursionError as error:
+        raise LockError(f"{path}: {DEEP}", hint="a lock is written by `kerncfg lock`") from error
 
 
 def _foreign(entries: Sequence[Any]) -> Iterator[tuple[KernelRef, str]]:

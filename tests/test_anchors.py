@@ -57,6 +57,7 @@ _PARTS = {
     "_advice",
     "_wrong",
     "sent",
+    "words_of",
     "_elsewhere",
     "_spelled",
     "_said",

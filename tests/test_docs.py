@@ -1,9 +1,10 @@
 """Every page does what it says: its blocks run in order, in one folder, and print what stands below them.
 
 A `yaml` block below `<!-- file: PATH -->` is written to that file, and the option is planned; any other is a
-document and is planned as one. `python` and `bash` blocks are run. A `text` block right after one of these
-is what it prints: numbers may differ, and `...` stands for anything. Of the README's two set-up commands only
-the main job runs here; `.ci/run` runs all of both. The Hub is one on this machine, with the kernels that pages name.
+document and is planned as one. `python` and `bash` blocks are run, commands of kerncfg that need no shell in this
+process. A `text` block right after one of these is what it prints: numbers may differ, and `...` stands for anything.
+Of the README's two set-up commands only the main job runs here; `.ci/run` runs all of both. The Hub is one on this
+machine, with the kernels that pages name.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import pytest
 import yaml
 
 import kerncfg
+from kerncfg.cli import main
 from kerncfg.compiler.compose import compose
 from kerncfg.compiler.overrides import combinations
 from tests.hub import kernels
@@ -40,6 +42,8 @@ PAGES = [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs").rglob("*.md"))]
 _FENCE = re.compile(r"(?P<before>[^\n]*)\n+```(?P<language>[^\n`]*)\n(?P<body>.*?)^```$", re.M | re.S)
 _SETUP = re.compile(r"<!-- command: (\w+) -->")
 _FILE = re.compile(r"<!-- file: (?P<path>[\w/-]+\.yaml) -->")
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
+_OF_SHELLS = set("*?[]{}$~\\`!#&;<()")
 _RUN = ("yaml", "python", "bash")
 _SHOWN = ("text", "")  # pictures and output
 _AGAIN = "run: python docs/_generate.py"
@@ -113,7 +117,40 @@ def _run_python(body: str, names: dict[str, Any]) -> str:
     return printed.getvalue()
 
 
+def _command(line: str) -> tuple[list[str], str | None, list[str]] | None:
+    """Read a line that is one command of kerncfg with nothing for a shell to do: its words, its file, what follows."""
+    plain = _QUOTED.sub("", line)
+    if not line.startswith("kerncfg ") or set(plain) & _OF_SHELLS:
+        return None
+    lexer = shlex.shlex(line, posix=True, punctuation_chars="|>")
+    lexer.whitespace_split = True
+    command, _, otherwise = " ".join(map(shlex.quote, lexer)).partition(" '||' ")
+    words, _, file = command.partition(" '>' ")
+    return shlex.split(words)[1:], file or None, shlex.split(otherwise)
+
+
+def _run_command(words: list[str], file: str | None, otherwise: list[str]) -> None:
+    """Run a command in this process, which has imported already what each process would import again."""
+    with contextlib.ExitStack() as stack:
+        if file is not None:
+            stack.enter_context(contextlib.redirect_stdout(stack.enter_context(Path(file).open("w", encoding="utf-8"))))
+        code = main(words)
+    match otherwise:
+        case ["echo", text] if code:
+            print(text.replace("$?", str(code)))  # noqa: T201 - as a shell would
+        case []:
+            assert code == 0, (words, code)
+        case _:
+            assert otherwise[0] in ("true", "echo"), otherwise
+
+
 def _run_bash(body: str, environment: Mapping[str, str]) -> str:
+    commands = [_command(line) for line in body.splitlines()]
+    if all(commands):
+        with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.redirect_stderr(printed):
+            for command in filter(None, commands):
+                _run_command(*command)
+        return printed.getvalue()
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", body],
         env=environment,
@@ -143,6 +180,7 @@ def test_every_block_of_a_page_works(page: Path, tmp_path: Path, monkeypatch: py
     (tmp_path / "page").mkdir()
     monkeypatch.chdir(tmp_path / "page")
     hub.add(*kernels.documented())
+    hub.tokens["hf_of_yours"], hub.writers["hf_of_yours"] = frozenset({"*"}), frozenset({kernels.ACME})
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = hub.environment(PATH=path, PYTHONPATH=str(Path(loopback.__file__).parent), OMP_NUM_THREADS=None)
     names: dict[str, Any] = {"__name__": "page"}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import kerncfg
 from kerncfg import errors
 from kerncfg.cli import main
 from kerncfg.sources.environment import Settings
@@ -109,3 +110,19 @@ def test_a_password_that_works_is_never_told(
     assert told[2].startswith(f"the Hub at {hub.url} gave no answer about")
     assert main(["doctor"]) in (0, 1)
     assert SECRET not in "".join([*told, *capsys.readouterr()])
+
+
+def test_b26_a_plan_says_which_hub_was_to_be_asked_and_is_the_same_from_another(
+    hub: TestHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    hub.add(kernels.norms())
+    plan = planned(NORMS)
+    assert plan.endpoint == hub.url
+    assert planned("kernels.RMSNorm.cpu=builtin:RMSNorm").endpoint is None
+    plan.save(tmp_path / "plan.json")
+    monkeypatch.setenv("HF_ENDPOINT", f"http://localhost:{hub.port}/")
+    other = planned(NORMS)
+    assert other.endpoint == f"http://localhost:{hub.port}"
+    assert other.digest == plan.digest and other == plan and not other.diff(plan)
+    read = kerncfg.load_plan(tmp_path / "plan.json")
+    assert read.endpoint == hub.url and read.digest == plan.digest

@@ -65,10 +65,13 @@ def test_b19_offline_after_an_online_run_asks_for_nothing(
 def test_offline_what_is_not_there_is_told_with_the_cache(norms: Repository, hub: TestHub, tmp_path: Path) -> None:
     with hub.log.expect(0):
         done = plan_of(hub, tmp_path, V2, HF_HUB_OFFLINE="1")
-    assert done.refusal() == f"HF_HUB_OFFLINE is set, and {NORMS} is not in the cache, {hub.cache}"
+    found = f"HF_HUB_OFFLINE is set, and {NORMS} is not in the cache, {hub.cache}"
+    assert done.refusal() == f"{found}; needed its branches and tags"
     plan_of(hub, tmp_path, V2, "-o", "plan.json")
     fetched = typed(hub, tmp_path, "fetch", "plan.json", HF_HUB_OFFLINE="1")
-    assert fetched.code == 3 and f"{NORMS} is not in the cache, {hub.cache}" in fetched.out
+    commit = norms.branches["v2"][:12]
+    assert fetched.code == 3
+    assert re.search(rf"{re.escape(found)}; needed its file build/torch-cpu/\S+ of commit {commit}", fetched.out)
 
 
 def test_b25_every_no_is_another_reason(norms: Repository, hub: TestHub, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ import importlib.metadata, json, pathlib
 import kerncfg, kerncfg.locations
 package = pathlib.Path(kerncfg.__file__).parent
 from hydra.core.plugins import Plugins
+from hydra.plugins.config_source import ConfigSource
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 print(json.dumps({
     "conf": (kerncfg.locations.conf() / "config.yaml").is_file(),
@@ -29,6 +30,7 @@ print(json.dumps({
     "typed": (package / "py.typed").is_file(),
     "page": all((package / "page" / name).is_file() for name in ("page.css", "page.js")),
     "plugins": [cls.__module__ for cls in Plugins.instance().discover(SearchPathPlugin)],
+    "sources": [cls.scheme() for cls in Plugins.instance().discover(ConfigSource)],
     "version": importlib.metadata.version("kerncfg"),
 }))
 """
@@ -92,6 +94,7 @@ def test_every_file_is_found_from_another_directory(installed: Path, tmp_path: P
     found = json.loads(_run(installed, "-c", PROBE, cwd=tmp_path))
     assert found.pop("package").startswith((str(CHECKOUT), str(installed.parent.parent)))
     assert "hydra_plugins.kerncfg" in found.pop("plugins")
+    assert "hf" in found.pop("sources")
     assert found == {"conf": True, "schemas": True, "typed": True, "page": True, "version": DECLARED["version"]}
 
 

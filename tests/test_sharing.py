@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import huggingface_hub
 import pytest
 
+import kerncfg
+from kerncfg.cli import main
 from kerncfg.sharing.push import Parcel, push
 from tests.hub import kernels
 from tests.hub.kernels import ACME
-from tests.hubbing import typed
+from tests.hubbing import refusal, typed
 
 if TYPE_CHECKING:
     from tests.hub.fixtures import TestHub
@@ -91,25 +93,33 @@ def test_the_other_is_asked_for_consent_before_foreign_code_runs_and_then_gets_t
     assert f"hf://acme/fast@{parcel.commit}" in (empty / "out/.hydra/hydra.yaml").read_text()
 
 
-def test_a_plan_says_the_same_with_consent_and_without_it_why_not(shared: Shared) -> None:
-    hub, parcel, _, empty = shared
-    words = ["plan", "--json", *shared.words()[1:]]
-    without = typed(hub, empty, *words, **shared.stranger)
-    assert without.code == 0
-    assert "trust.repositories.acme/norms=true" in without.refusal("SiLU")
-    assert without.data["digest"] != parcel.digest
-    assert hub.log.count(repository=NORMS) == 0
-    given = typed(hub, empty, *words, "--trust", NORMS, **shared.stranger)
-    assert given.data["digest"] == parcel.digest
-    assert given.data["searchpath"] == {parcel.address: parcel.commit}
+@pytest.fixture
+def other(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> Shared:
+    """The same, with this process on the other's machine."""
+    monkeypatch.chdir(shared.empty)
+    monkeypatch.setenv("HF_HOME", str(shared.stranger["HF_HOME"]))
+    return shared
 
 
-def test_with_the_lock_that_came_along_the_plan_stays_though_the_kernel_moves(shared: Shared) -> None:
-    hub, parcel, norms, empty = shared
-    kernels.move(norms, "v1", 7)
-    pulled = typed(hub, empty, "pull", f"{ACME}/fast", **shared.stranger)
-    assert pulled.code == 0 and "run it: kerncfg run --config-dir fast --lock fast/kerncfg.lock" in pulled.err
-    words = ["plan", "--json", "--config-dir", "fast", "experiment=fast", "--trust", NORMS]
-    moved = typed(hub, empty, *words, **shared.stranger)
-    locked = typed(hub, empty, *words, "--lock", "fast/kerncfg.lock", **shared.stranger)
-    assert moved.data["digest"] != parcel.digest == locked.data["digest"]
+def test_a_plan_says_the_same_with_consent_and_without_it_why_not(other: Shared) -> None:
+    words = other.words()[1:]
+    without = kerncfg.plan(*words)
+    assert "trust.repositories.acme/norms=true" in refusal(without, "SiLU")
+    assert without.digest != other.parcel.digest
+    assert other.hub.log.count(repository=NORMS) == 0
+    given = kerncfg.plan(*words, trust=[NORMS])
+    assert given.digest == other.parcel.digest
+    assert given.searchpath == {other.parcel.address: other.parcel.commit}
+
+
+def test_with_the_lock_that_came_along_the_plan_stays_though_the_kernel_moves(other: Shared) -> None:
+    kernels.move(other.norms, "v1", 7)
+    folder = kerncfg.pull(f"{ACME}/fast").folder
+    moved = kerncfg.plan("experiment=fast", config_dir=folder, trust=[NORMS])
+    locked = kerncfg.plan("experiment=fast", config_dir=folder, trust=[NORMS], lock=folder / "kerncfg.lock")
+    assert moved.digest != other.parcel.digest == locked.digest
+
+
+def test_the_others_verify_refuses_too(other: Shared, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", *other.words()[1:]]) == 1
+    assert "if you trust it, type --trust acme/norms" in capsys.readouterr().err

@@ -13,7 +13,10 @@ LOCKS: Mapping[str, tuple[str, ...]] = {
         "the files of build … have digest …, the lock says …",
         "build … is none, needed a name such as torch-cuda",
     ),
-    "another-lock": ("no entry of a kernels.lock: …",),
+    "another-lock": (
+        "is a plan, not a lock",
+        "no entry of a kernels.lock: …",
+    ),
     "nothing-to-upgrade": (
         "… is neither a row with Hub kernels nor a repository",
         "… stays as it is: …",
@@ -23,7 +26,7 @@ LOCKS: Mapping[str, tuple[str, ...]] = {
 
 HUB: Mapping[str, tuple[str, ...]] = {
     "offline": (
-        "HF_HUB_OFFLINE is set, and … is not in the cache, …",
+        "HF_HUB_OFFLINE is set, and … is not in the cache, …; needed …",
         "… is broken in the cache: …, and HF_HUB_OFFLINE is set",
         "huggingface_hub was offline when it was imported and asks nothing, needed …",
     ),

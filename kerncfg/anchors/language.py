@@ -36,6 +36,7 @@ ON_THE_COMMAND_LINE: Mapping[str, tuple[str, ...]] = {
     "arguments": (
         "explain needs one name, found …",
         "diff needs two plan files, found …",
+        "… is empty, expected the name of a file or folder",
         "no schema …",
         "no completion for …",
         "no shell is named",
@@ -47,6 +48,7 @@ ON_THE_COMMAND_LINE: Mapping[str, tuple[str, ...]] = {
     ),
     "no-such-row": ("no row is named …", "… rows are named …"),
     "cannot-be-written": ("… cannot be written: …",),
+    "variable-that-is-not-read": ("… is set, and kerncfg does not read it: …",),
 }
 
 IN_FILES: Mapping[str, tuple[str, ...]] = {
@@ -60,7 +62,11 @@ IN_FILES: Mapping[str, tuple[str, ...]] = {
         "… brings a fetched file what it cannot say: …",
         "… brings a value of the environment, which a fetched file cannot read",
     ),
-    "encoding": ("is UTF-16, expected UTF-8", "the byte 0x… is not UTF-8"),
+    "encoding": (
+        "holds half of a character: …, expected text in UTF-8",
+        "is UTF-16, expected UTF-8",
+        "the byte 0x… is not UTF-8",
+    ),
     "not-yaml": ("is not YAML: …", "is nested too deeply"),
     "not-a-map": ("the file holds …, expected a map",),
     "aliases": (

@@ -7,7 +7,13 @@ from collections.abc import Mapping
 __all__ = ["GENERAL", "PLAN_FILES", "REASONS"]
 
 PLAN_FILES: Mapping[str, tuple[str, ...]] = {
-    "no-plan": ("…: holds a …, not a plan", "…: is no plan, it has no …", "…: not JSON (…)"),
+    "no-plan": (
+        "…: is a lock, not a plan",
+        "…: is a lock of the `kernels` library, not a plan",
+        "…: holds a …, not a plan",
+        "…: is no plan, it has no …",
+        "…: not JSON (…)",
+    ),
     "plan-format": ("the plan has format …, this kerncfg reads …",),
     "plan-edited": (
         "the plan's content has digest …, the file says …",
@@ -18,7 +24,10 @@ PLAN_FILES: Mapping[str, tuple[str, ...]] = {
 }
 
 REASONS: Mapping[str, tuple[str, ...]] = {
-    "untrusted-publisher": ("publisher … is not trusted: …",),
+    "untrusted-publisher": (
+        "publisher … is not trusted: …",
+        "for a plan from a file say --trust …",
+    ),
     "unnamed-code": ("… was not named by you: …",),
     "ignored-consent": ("… is ignored: it comes from …, and only a local file or an override can grant trust",),
     "hub-off": ("Hub kernels are switched off by USE_HUB_KERNELS",),

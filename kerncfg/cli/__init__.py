@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -19,13 +21,15 @@ from kerncfg.cli.machines import completion, doctor
 from kerncfg.cli.plans import diff, explain, plan
 from kerncfg.cli.sharing import pull, push
 from kerncfg.cli.words import code, told
+from kerncfg.variables import unread
 
 __all__ = ["main", "program"]
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="kerncfg")
-def program() -> None:
+@click.pass_context
+def program(ctx: click.Context) -> None:
     """Decide from YAML which kernel each layer of a PyTorch model runs.
 
     Commands take Hydra overrides: groups (kernels=bundled target=h100), values
@@ -33,6 +37,11 @@ def program() -> None:
 
     Exit codes: 0 fine, 1 findings, 2 unknown option or command, 3 environment or network.
     """
+    from kerncfg.errors import KerncfgWarning
+
+    if ctx.invoked_subcommand != doctor.name:  # which has it among its findings
+        for name, cure in unread(os.environ):
+            warnings.warn(f"{name} is set, and kerncfg does not read it: {cure}", KerncfgWarning, stacklevel=1)
 
 
 for command in (
@@ -63,6 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from kerncfg.errors import KerncfgError
 
     prepare()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a name of a file may hold what the terminal cannot show
+            stream.reconfigure(errors="backslashreplace")
     try:
         with _warnings_as_lines():
             result = program.main(arguments, prog_name="kerncfg", standalone_mode=False)

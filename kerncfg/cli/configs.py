@@ -24,6 +24,8 @@ def validate(words: tuple[str, ...], config_dir: Path | None, as_json: bool) -> 
     from kerncfg.errors import ConfigError, Issue
 
     issues: list[Issue] = []
+    if "" in words:
+        raise ConfigError("an argument is empty, expected the name of a file or folder")
     files = [Path(word) for word in words if not is_override(word)]
     overrides = [word for word in words if is_override(word)]
     try:
@@ -33,6 +35,7 @@ def validate(words: tuple[str, ...], config_dir: Path | None, as_json: bool) -> 
             api.checked(*overrides, config_dir=config_dir)
     except ConfigError as error:
         issues += error.issues
+    issues = list(dict.fromkeys(issues))
     if as_json:
         data({"valid": not issues, "issues": [issue.to_dict() for issue in issues]})
     for issue in issues:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kerncfg.cli import completing
-from kerncfg.cli.words import as_data, asking, code, data, locking, overrides_in, told, trusting
+from kerncfg.cli.words import PLACE, as_data, asking, code, data, locking, overrides_in, told, trusting
 
 if TYPE_CHECKING:
     from kerncfg.run import Outcome
@@ -127,10 +127,8 @@ def _made(output: Path, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="Where the page goes; by default DIR/report.html."
-)
+@click.argument("folder", type=PLACE, metavar="DIR")
+@click.option("-o", "--output", type=PLACE, help="Where the page goes; by default DIR/report.html.")
 def report(folder: Path, output: Path | None) -> None:
     """Make one HTML page of a run's folder.
 
@@ -142,11 +140,11 @@ def report(folder: Path, output: Path | None) -> None:
 
 
 @click.command()
-@click.argument("folders", nargs=-1, type=click.Path(path_type=Path), metavar="DIR...")
+@click.argument("folders", nargs=-1, type=PLACE, metavar="DIR...")
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=PLACE,
     help="Where the page goes; by default compare.html in the one DIR.",
 )
 @as_data

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kerncfg.cli import completing
-from kerncfg.cli.words import as_data, asking, data, overrides_in, trusting
+from kerncfg.cli.words import PLACE, as_data, asking, data, overrides_in, trusting
 
 if TYPE_CHECKING:
     from kerncfg.documents.lock import Lock, Pin
@@ -23,8 +23,8 @@ __all__ = ["fetch", "lock"]
 @click.command()
 @asking(completing.words())
 @trusting
-@click.option("--lock", "file", type=click.Path(path_type=Path), help="The lock's file, by default kerncfg.lock.")
-@click.option("--from", "foreign", type=click.Path(path_type=Path), help="Start from this lock, or kernels.lock.")
+@click.option("--lock", "file", type=PLACE, help="The lock's file, by default kerncfg.lock.")
+@click.option("--from", "foreign", type=PLACE, help="Start from this lock, or kernels.lock.")
 @click.option("--check", is_flag=True, help="Only say what moved: exit 1 if something did, 3 if not all is known.")
 @click.option("--upgrade", multiple=True, metavar="NAME", help="Ask anew about a row or a repository. Repeat for more.")
 def lock(
@@ -94,7 +94,7 @@ def _print(now: Lock, moved: list[str], place: Path) -> None:
 
 
 @click.command()
-@click.argument("plan", type=click.Path(path_type=Path))
+@click.argument("plan", type=PLACE)
 @trusting
 @as_data
 @click.option("--dry-run", is_flag=True, help="Only say what would be fetched.")

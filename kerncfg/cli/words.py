@@ -13,9 +13,36 @@ if TYPE_CHECKING:
     from kerncfg.cli.completing import Complete
     from kerncfg.errors import Issue, KerncfgError
 
-__all__ = ["as_data", "asking", "code", "data", "is_override", "locking", "overrides_in", "see", "told", "trusting"]
+__all__ = [
+    "PLACE",
+    "as_data",
+    "asking",
+    "code",
+    "data",
+    "is_override",
+    "locking",
+    "overrides_in",
+    "see",
+    "told",
+    "trusting",
+]
 
 Command = Callable[..., Any]
+
+
+class _Place(click.Path):
+    """A file or folder; a name that is empty would mean the working directory."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from kerncfg.errors import ConfigError
+
+        if value == "":
+            what = param.opts[0] if isinstance(param, click.Option) else "an argument"
+            raise ConfigError(f"{what} is empty, expected the name of a file or folder")
+        return super().convert(value, param, ctx)
+
+
+PLACE = _Place(path_type=Path)
 
 as_data = click.option("--json", "as_json", is_flag=True, help="Print data instead of tables.")
 
@@ -30,7 +57,7 @@ def asking(complete: Complete, metavar: str = "[OVERRIDES]...") -> Callable[[Com
                 "--config-dir",
                 multiple=True,
                 callback=_only,
-                type=click.Path(path_type=Path),
+                type=PLACE,
                 help="A folder of your own groups; its files go before the packaged ones.",
             ),
             as_data,
@@ -60,7 +87,7 @@ trusting = click.option(
 
 locking = click.option(
     "--lock",
-    type=click.Path(path_type=Path),
+    type=PLACE,
     help="The lock to plan from; by default kerncfg.lock here, if there is one.",
 )
 

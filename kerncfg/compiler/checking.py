@@ -28,6 +28,7 @@ __all__ = ["check", "check_file"]
 _MODELINE = re.compile(r"yaml-language-server:.*?([\w-]+)\.schema\.json")
 _VERSIONS = ("version", "revision")
 _OF_KEYS = ("unknown", "key", "text", "forbidden")  # rules that a key breaks, whatever its value
+_ROUNDS = 20  # more than a valid document is deep
 _MEMBERS = [["A", "a"]]  # what stands for members that cannot be read
 
 
@@ -140,13 +141,15 @@ def _judged(document: Any, faults: Sequence[tuple[KeyPath, str]]) -> dict[str, A
 def _without(rows: Any, node: str, faults: Sequence[tuple[KeyPath, str]]) -> dict[str, Any]:
     """Take out what has a fault until the rest is valid; each round leaves less. Members go all together."""
     made = _copied(rows)
-    while faults:
+    for _ in range(_ROUNDS):
+        if not faults:
+            return dict(made)
         if not isinstance(made, dict) or any(not path for path, _ in faults):
             return {}
         for path, rule in dict.fromkeys((path[:2] if "members" in path[1:2] else path, rule) for path, rule in faults):
             _take_out(made, path, rule)
         faults = [(path, rule) for path, rule, _ in schema.faults(made, "kernels" if node == "inherited" else node)]
-    return dict(made)
+    return {}
 
 
 def _copied(value: Any) -> Any:
@@ -161,18 +164,18 @@ def _take_out(rows: dict[str, Any], path: KeyPath, rule: str) -> None:
     if holder is None:
         return  # it went with another fault
     value = holder[last]
-    if rule == "required members":
+    if rule == "required members" and isinstance(value, dict):
         value["members"] = _MEMBERS
     elif path[1:] == ("members",) and value != _MEMBERS:
         holder[last] = _MEMBERS
-    elif rule == "not":
+    elif rule == "not" and isinstance(value, dict):
         holder[last] = {key: child for key, child in value.items() if key not in _VERSIONS}
     elif last == "kernel" and value is not None:
         _take_key(holder, last)
         holder[last] = None
     elif value is None and len(path) > 1 and _may_be_off(last):
         _take_out(rows, path[:-1], "")
-    elif rule not in _OF_KEYS and (len(path) == 1 or _may_be_off(last)):
+    elif isinstance(holder, list) or (value is not None and rule not in _OF_KEYS and _may_be_off(last, path)):
         holder[last] = None
     else:
         _take_key(holder, last)
@@ -201,5 +204,7 @@ def _take_key(holder: dict[str, Any], key: Any) -> None:
             holder.pop(version, None)
 
 
-def _may_be_off(key: str | int) -> bool:
-    return isinstance(key, int) or key in ("any", "kernel", *Mode) or canonical_device(key) is not None
+def _may_be_off(key: str | int, path: KeyPath = (0, 0)) -> bool:
+    return (
+        len(path) == 1 or isinstance(key, int) or key in ("any", "kernel", *Mode) or canonical_device(key) is not None
+    )

@@ -125,6 +125,8 @@ def combinations(arguments: Sequence[str]) -> Iterator[list[str]]:
 
 def _rewritten(argument: str) -> list[str]:
     form = _FORM.fullmatch(argument)
+    if argument.lstrip("~+")[:1] in ("=", "."):
+        raise _refused(argument, "has an empty part in its key", "write key=value, with names between the dots")
     if form is None or not form["key"]:
         raise _refused(argument, "is no override", "write key=value, or ~key to take something out")
     sign, key, value = form["sign"], form["key"], form["value"]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from kerncfg.documents.metadata import Metadata
+from kerncfg.documents.plain import half
 from kerncfg.documents.reference import KernelRef
 from kerncfg.documents.variant import Variant
 from kerncfg.errors import ConfigError, LockError
@@ -247,11 +248,18 @@ class Lock:
         return cls(pins={pin.ref: pin for pin in pins})
 
     def save(self, path: str | Path) -> None:
-        """Write the lock as JSON, at once or not at all."""
+        """Write the lock as JSON, at once or not at all.
+
+        Raises:
+            LockError: A name or a reason in it is no text that a file can hold.
+        """
         part = Path(path).with_name(f".{Path(path).name}.part")
         try:
             part.write_text(self.to_json(), encoding="utf-8", newline="\n")
             part.replace(path)
+        except UnicodeEncodeError as error:
+            found = half(self.to_dict())
+            raise LockError(f"the lock holds half of a character: {found}, expected text in UTF-8") from error
         finally:
             part.unlink(missing_ok=True)
 

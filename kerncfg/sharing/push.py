@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kerncfg.api import default_trust, document, plan_of
+from kerncfg.api import document, plan_of
 from kerncfg.compiler.checking import check
 from kerncfg.compiler.compose import Origins
 from kerncfg.compiler.interpolate import resolved
@@ -27,6 +27,7 @@ from kerncfg.locking import usual
 from kerncfg.machine import detect, hub_is_on
 from kerncfg.outcome import Outcome
 from kerncfg.outcome import read as read_run
+from kerncfg.saved import default_trust
 from kerncfg.sharing.card import card, command
 from kerncfg.sharing.experiment import checked_name, files_of, shareable
 from kerncfg.sources.environment import Settings

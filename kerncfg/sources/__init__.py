@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kerncfg.documents.plan import Kernel
     from kerncfg.documents.target import Target
 
-__all__ = ["SOURCES", "KernelCode", "Question", "Source", "fetch", "load", "pin", "reload", "untrusted"]
+__all__ = ["SOURCES", "KernelCode", "Question", "Source", "consent", "fetch", "load", "pin", "reload", "untrusted"]
 
 _AT_ONCE = 8  # places that are asked at the same time
 
@@ -117,7 +117,7 @@ def load(
     """
     for needed in kernel.with_dependencies():
         if reason := untrusted(needed, trust):
-            raise TrustError(f"{needed.reference}: {reason}")
+            raise TrustError(f"{needed.reference}: {reason}", hint=consent(needed, trust))
     return reload(kernel, sources=sources, made=made)
 
 
@@ -125,6 +125,15 @@ def untrusted(kernel: Kernel, trust: Trust) -> str | None:
     """Return why a kernel may not run: nobody consented to its publisher, or to the one that a redirect led to."""
     reason = trusted(kernel.reference, trust)
     return reason or (moved(kernel.reference, kernel.repository, trust) if kernel.repository else None)
+
+
+def consent(kernel: Kernel, trust: Trust) -> str:
+    """Return how whoever takes a plan from a file says that a kernel may run, which the file cannot say."""
+    ref = kernel.reference
+    name = ref.location if ref.scheme == "hub" else ref.place
+    if kernel.repository and trusted(ref, trust) is None:
+        name = kernel.repository
+    return f"for a plan from a file say --trust {name}, in Python load_plan(…, trust=[{name!r}])"
 
 
 def fetch(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -50,6 +49,7 @@ class HubSource:
     def __init__(self, settings: Settings | None = None) -> None:
         self._hub = Hub(settings or Settings.read())
         self._memory = Memory(self._hub.settings)
+        self._imported: dict[tuple[str, ...], Any] = {}  # builds of this run, several kernels of which are loaded
 
     def pin(self, ref: KernelRef, question: Question) -> Pin:
         """Find the commits that a reference means, and the builds there: those for the target, or all of them."""
@@ -74,8 +74,10 @@ class HubSource:
         _check_on()
         modules: dict[str, Any] = {}
         for needed in kernel.with_dependencies():
-            module = self._module(needed, modules)
-            modules[needed.reference.location] = module
+            build = needed.place, str(needed.commit), str(needed.variant), str(needed.digest)
+            if build not in self._imported:
+                self._imported[build] = self._module(needed, modules)
+            modules[needed.reference.location] = module = self._imported[build]
         return KernelCode(kernel=kernel, code=named(module, kernel.reference))
 
     def has(self, kernel: Kernel) -> bool:
@@ -202,6 +204,8 @@ class HubSource:
         status = next((file for file in listing if file.path == _STATUS), None)
         if status is None:
             return None
+        import tomllib  # here, for hardly a repository has moved
+
         file = single(self._hub, place, commit, _STATUS, status)
         try:
             said = tomllib.loads(file.read_text("utf-8"))

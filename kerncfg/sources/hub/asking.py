@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 import threading
@@ -13,16 +12,14 @@ from email.utils import parsedate_to_datetime
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urljoin, urlsplit
 
-from huggingface_hub.errors import OfflineModeIsEnabled
-from huggingface_hub.utils import get_session  # type: ignore[attr-defined, unused-ignore]
-
+from kerncfg.documents.plain import loads
 from kerncfg.errors import SourceError
 from kerncfg.sources.environment import parts
 
 if TYPE_CHECKING:
     from kerncfg.sources.environment import Settings
 
-__all__ = ["Hub", "HubFault", "Moved"]
+__all__ = ["Hub", "HubFault", "Moved", "words_of"]
 
 WAITS = (0.5, 1.0, 2.0, 4.0)  # seconds before each further try; the Hub's own word for it goes before
 PATIENCE = 60.0  # seconds: the longest wait that the Hub may ask for, and the longest that an answer may take
@@ -141,7 +138,7 @@ class Hub:
                 if into.tell() > size:
                     return  # not the file that it should be, whatever follows
 
-        what = f"its file {path} of commit {commit[:12]}"
+        what = words_of(path, commit)
         self._get(url, repository, what, read, resume=lambda: into.tell() if into.tell() < size else 0)
 
     def _get(
@@ -150,7 +147,7 @@ class Hub:
         if not self._met and not self._first.acquire(blocking=False):
             self._heard.wait()
         try:
-            self.check_reachable(repository)
+            self.check_reachable(repository, what)
             return self._tried(url, repository, what, read, resume)
         finally:
             self._heard.set()
@@ -158,6 +155,10 @@ class Hub:
     def _tried(
         self, url: str, repository: str, what: str, read: Read[Answer], resume: Callable[[], int] | None
     ) -> Answer:
+        # Here, for what is in the cache is not asked for, and the client takes longer to import than to load a kernel.
+        from huggingface_hub.errors import OfflineModeIsEnabled
+        from huggingface_hub.utils import get_session  # type: ignore[attr-defined, unused-ignore]
+
         library = _library()
         for wait in (*WAITS, None):
             headers = self._headers(resume() if resume else 0)
@@ -198,18 +199,19 @@ class Hub:
             headers["range"] = f"bytes={start}-"
         return headers
 
-    def check_reachable(self, repository: str) -> None:
-        """Raise why nothing can be asked, if that is known already.
+    def check_reachable(self, repository: str, what: str) -> None:
+        """Raise why nothing can be asked about `what` of a repository, if that is known already.
 
         Raises:
             HubFault: Nobody is there, nobody is to be asked, or the address or the token are none.
         """
         if self._away is not None:
-            raise HubFault(self._silence(repository, "an answer", self._away))
+            raise HubFault(self._silence(repository, what, self._away))
         if self.settings.fault:
             raise HubFault(self.settings.fault, status=200)
         if self.settings.offline:
-            raise HubFault(f"HF_HUB_OFFLINE is set, and {repository} is not in the cache, {self.settings.cache}")
+            found = f"HF_HUB_OFFLINE is set, and {repository} is not in the cache, {self.settings.cache}"
+            raise HubFault(f"{found}; needed {what}")
         if self.settings.token and not re.fullmatch(r"[!-~]+", self.settings.token):
             message = "HF_TOKEN holds a blank or a character beyond ASCII, needed one word as the Hub gave it"
             raise HubFault(message, status=401, code="Token")
@@ -226,7 +228,7 @@ class Hub:
         """Return the JSON of an answer, if it is of the right kind, as what a proxy says in the Hub's place is not."""
         body = b"".join(self._chunks(response))
         try:
-            found = json.loads(body)
+            found = loads(body)
         except ValueError:
             found = None
         entries = found if isinstance(found, list) else [found]
@@ -285,8 +287,15 @@ class Hub:
         return HubFault(f"HTTP {status}: {message}", status=status, code=code)
 
 
+def words_of(path: str, commit: str) -> str:
+    """Return what a file is called in a reason."""
+    return f"its file {path} of commit {commit[:12]}"
+
+
 def _library() -> Any:
     """Return the HTTP library that huggingface_hub speaks through, for the names of its errors."""
+    from huggingface_hub.utils import get_session  # type: ignore[attr-defined, unused-ignore]
+
     return sys.modules[type(get_session()).__module__.partition(".")[0]]
 
 

@@ -22,7 +22,7 @@ from uuid import uuid4
 
 from kerncfg.errors import IntegrityError, SourceError
 from kerncfg.sources.environment import parts
-from kerncfg.sources.hub.asking import HubFault
+from kerncfg.sources.hub.asking import HubFault, words_of
 from kerncfg.sources.hub.memory import Memory, checked, listed
 from kerncfg.sources.hub.revisions import is_commit
 from kerncfg.together import together
@@ -155,7 +155,7 @@ def single(hub: Hub, repository: str, commit: str, path: str, file: File) -> Pat
 
 def _fetch(hub: Hub, repository: str, commit: str, path: str, file: File, blob: Path) -> None:
     """Put a file's content into its place among the blobs, when it is the right one."""
-    hub.check_reachable(repository)  # before anything is written
+    hub.check_reachable(repository, words_of(path, commit))  # before anything is written
     blob.parent.mkdir(parents=True, exist_ok=True)
     wrong: str | None = None
     for _ in range(2):

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from kerncfg.documents.lock import File
+from kerncfg.documents.plain import loads
 from kerncfg.documents.reference import KernelRef
 from kerncfg.errors import ConfigError, SourceError
 from kerncfg.sources.hub.revisions import is_commit
@@ -49,7 +50,7 @@ class Memory:
     def found(self, ref: KernelRef) -> Found | None:
         """Return what the last run that asked the Hub about this very reference was told."""
         try:
-            data = json.loads(self._place(ref).read_text("utf-8"))
+            data = loads(self._place(ref).read_text("utf-8"))
             commits = tuple((str(name), str(sha)) for name, sha in data["commits"])
             found = Found(repository=data["repository"], commits=commits)
             whole = KernelRef.parse(found.repository).location == found.repository
@@ -91,7 +92,7 @@ class Memory:
         huggingface_hub has a call for this, which leaves out the SHA-256 of large files.
         """
         try:
-            data = json.loads(self._tree(repository, commit).read_text("utf-8"))
+            data = loads(self._tree(repository, commit).read_text("utf-8"))
             if data["format_version"] != _FORMAT:
                 return None
             return [_known(checked(path, repository), said) for path, said in data["files"].items()]
