@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -165,10 +164,7 @@ def loader(folder: Path, further: Sequence[str]) -> Iterator[ConfigLoader]:
         _PackagedGroups.further = further
         try:
             _start(folder)
-            started = GlobalHydra.instance().config_loader()
-            for source in started.get_sources():
-                _spare(source)
-            yield started
+            yield GlobalHydra.instance().config_loader()
         finally:
             _PackagedGroups.further = ()
             for kind in (GlobalHydra, VersionBase):
