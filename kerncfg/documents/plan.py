@@ -43,8 +43,8 @@ class Plan:
     """A decision that can be printed, compared, saved and sent.
 
     `trust` is the consent of whoever made the plan here; it is never written to a file, so a plan from a file
-    carries none. `strict`, `deterministic` and `seed` are the policy's, `notes` says what was ignored on the way. `endpoint` is the Hub that
-    was to be asked, for information: no digest has it, and a plan is fetched from the Hub of whoever fetches.
+    carries none. `strict`, `deterministic` and `seed` are the policy's, `notes` says what was ignored on the way.
+    `endpoint` is the Hub that was to be asked, for information: no digest has it, and whoever fetches asks their own.
     """
 
     target: Target
