@@ -466,7 +466,10 @@ def test_a_kernel_comes_with_those_that_it_imports() -> None:
     [
         (None, "it imports org/base@v2: the lock does not hold it: `kerncfg lock` asks for what it lacks"),
         (Pin(ref=KernelRef.parse("org/base@v2"), reason="HTTP 404: no"), "it imports org/base@v2: HTTP 404: no"),
-        (Pin.of(KernelRef.parse("org/base@v2")), "it imports org/base@v2: no build fits: found none, needed one for cuda"),
+        (
+            Pin.of(KernelRef.parse("org/base@v2")),
+            "it imports org/base@v2: no build fits: found none, needed one for cuda",
+        ),
         (
             hub_pin("org/base@v2", needs=(("org/r", 1, None),)),
             "it imports org/base@v2: it imports itself, by way of org/r@v1, needed kernels without such a circle",

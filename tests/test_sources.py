@@ -197,7 +197,8 @@ def test_where_a_file_stands_is_in_the_digest(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
-    assert one(f"{tmp_path / 'norms'}:Norm").reason == f"no folder {tmp_path / 'norms'}, needed a kernel in the layout of the Hub"
+    found = f"no folder {tmp_path / 'norms'}, needed a kernel in the layout of the Hub"
+    assert one(f"{tmp_path / 'norms'}:Norm").reason == found
 
 
 def test_a_folder_without_a_build_is_told_with_the_places(tmp_path: Path) -> None:
@@ -403,10 +404,11 @@ def test_a_source_may_be_installed(tmp_path: Path, package: str) -> None:
 
 
 def test_a_scheme_without_a_source_is_told() -> None:
-    assert pin([FOREIGN]).pins[FOREIGN].reason == "no source for 'shelf' kernels is installed, needed an entry point in kerncfg.sources"
+    found = "no source for 'shelf' kernels is installed, needed an entry point in kerncfg.sources"
+    assert pin([FOREIGN]).pins[FOREIGN].reason == found
     with pytest.raises(SourceError) as caught:
         reload(Kernel(reference=FOREIGN))
-    assert caught.value.message == f"{FOREIGN}: no source for 'shelf' kernels is installed, needed an entry point in kerncfg.sources"
+    assert caught.value.message == f"{FOREIGN}: {found}"
 
 
 @pytest.mark.parametrize(
