@@ -38,7 +38,7 @@ def words(*, names: bool = False, files: bool = False, experiments: bool = False
         folder: Path | None = ctx.params.get("config_dir")
         found = [name for name in offers.names(folder) if name.startswith(incomplete)] if names else []
         found += [name for name in offers.experiments(folder) if name.startswith(incomplete)] if experiments else []
-        found += offers.offers(incomplete, folder)
+        found += offers.offers(incomplete, folder, offers.searched(ctx.params.get("words") or ()))
         items = [CompletionItem(value) for value in found]
         return items or ([CompletionItem(incomplete, type="file")] if files else [])
 
