@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kerncfg.api import bench, fetch, kernelize, load_plan, lock, plan, verify
+    from kerncfg.api import bench, fetch, kernelize, lock, plan, verify
     from kerncfg.applier.adapters.torch import kernel_layer
     from kerncfg.applier.apply import Bindings, Report, apply, revert
     from kerncfg.dialects.files import translate
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     )
     from kerncfg.page.report import report
     from kerncfg.page.sweep import compare
+    from kerncfg.saved import load_plan
+    from kerncfg.sharing.pull import pull
+    from kerncfg.sharing.push import push
 
 __all__ = [
     "ApplyError",
@@ -67,6 +70,8 @@ __all__ = [
     "load_plan",
     "lock",
     "plan",
+    "pull",
+    "push",
     "report",
     "revert",
     "to_kernel_config",
@@ -89,9 +94,11 @@ _HOMES = {
     "from_liger": "kerncfg.dialects.liger",
     "kernel_layer": "kerncfg.applier.adapters.torch",
     "kernelize": "kerncfg.api",
-    "load_plan": "kerncfg.api",
+    "load_plan": "kerncfg.saved",
     "lock": "kerncfg.api",
     "plan": "kerncfg.api",
+    "pull": "kerncfg.sharing.pull",
+    "push": "kerncfg.sharing.push",
     "report": "kerncfg.page.report",
     "revert": "kerncfg.applier.apply",
     "to_kernel_config": "kerncfg.dialects.kernel_mapping",

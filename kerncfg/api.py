@@ -9,22 +9,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kerncfg.compiler.checking import check
 from kerncfg.compiler.compose import Origins, compose
-from kerncfg.compiler.normalise import normalise
+from kerncfg.compiler.composed import plain
 from kerncfg.compiler.policy import Request, refused
-from kerncfg.compiler.reading import Place, read
 from kerncfg.compiler.resolve import resolve
-from kerncfg.compiler.schema import validate
-from kerncfg.documents.config import Trust
+from kerncfg.compiler.shared import of_job
 from kerncfg.documents.lock import Lock
-from kerncfg.documents.plain import DEEP, half, loads
-from kerncfg.documents.plan import SCHEMA, Plan, seal
+from kerncfg.documents.plain import half
 from kerncfg.documents.target import Mode, Target
-from kerncfg.errors import ApplyError, ConfigError, IntegrityError, Issue, LockError, TrustError
-from kerncfg.locations import conf
+from kerncfg.errors import ApplyError, ConfigError, TrustError
 from kerncfg.locking import localised, usual
 from kerncfg.locking import made as made_lock
 from kerncfg.machine import detect, device_of, here, hub_is_on
+from kerncfg.saved import load_plan, names
 from kerncfg.sources import consent, pin, untrusted
 from kerncfg.sources import fetch as fetch_kernels
 from kerncfg.sources.environment import Settings, local_kernels
@@ -33,13 +31,24 @@ if TYPE_CHECKING:
     from torch import nn
 
     from kerncfg.applier.apply import Bindings
-    from kerncfg.documents.plan import Kernel
+    from kerncfg.compiler.tree import Fault
+    from kerncfg.documents.config import Config
+    from kerncfg.documents.plan import Kernel, Plan
     from kerncfg.documents.reference import KernelRef
     from kerncfg.evidence.rows import Measurement, Verification
 
-__all__ = ["bench", "document", "fetch", "kernelize", "load_plan", "lock", "plan", "plan_document", "verify"]
-
-_KINDS = ("publishers", "repositories")
+__all__ = [
+    "bench",
+    "checked",
+    "document",
+    "fetch",
+    "kernelize",
+    "load_plan",
+    "lock",
+    "plan",
+    "plan_of",
+    "verify",
+]
 
 
 def plan(
@@ -56,7 +65,8 @@ def plan(
         overrides: What would stand on the command line: `kernels=bundled`, `kernels.RMSNorm.cpu=builtin:RMSNorm`.
         config_dir: A folder of one's own, whose files go before the packaged ones.
         target: The name of a target, a `target` node, or a `Target`; by default this machine.
-        config: A document as data instead of files; nodes it lacks are the packaged ones. It grants no trust.
+        config: A document as data instead of files, such as the configuration of a Hydra application, or single nodes
+            of it; nodes it lacks are the packaged ones. It grants no trust.
         trust: Publishers (`org`), repositories (`org/repo`), folders, or `python:package.module`.
         lock: A lock, or its file; by default `kerncfg.lock` in the working directory, if there is one.
 
@@ -78,12 +88,10 @@ def _planned(
 ) -> tuple[Plan, dict[str, Any]]:
     """Return the plan, and the document that it was made from."""
     named = (f"target={target}",) if isinstance(target, str) else ()
-    data, origins = document(*overrides, *named, config_dir=config_dir, config=config)
-    if isinstance(target, Mapping):
-        data, origins = {**data, "target": target}, origins.saying(["target"])
-    validate(data, origins=origins)
+    node = target if isinstance(target, Mapping) else None
+    asked, data, origins = checked(*overrides, *named, config_dir=config_dir, config=config, target=node)
     found = target if isinstance(target, Target) else detect(data["target"])
-    return plan_document(data, origins, found, trust=trust, lock=lock), data
+    return plan_of(asked, found, origins=origins, trust=trust, lock=lock), data
 
 
 def lock(
@@ -108,10 +116,8 @@ def lock(
         ConfigError: What was asked is not valid; it carries every fault.
         SourceError: The Hub gave no answer about what was to be upgraded.
     """
-    data, origins = document(*overrides, config_dir=config_dir, config=config)
-    validate(data, origins=origins)
-    found = normalise(data, origins=origins)
-    named = found.trust.plus(*_names(trust))
+    found, _, _ = checked(*overrides, config_dir=config_dir, config=config)
+    named = found.trust.plus(*names(trust))
     return made_lock(found, named, previous=previous, upgrade=upgrade, hub=hub_is_on(os.environ))
 
 
@@ -123,31 +129,60 @@ def document(
     Raises:
         ConfigError: Files or overrides that cannot be composed, or an override of a node that `config` gives.
     """
+    return _composed(overrides, config_dir, config, None)
+
+
+def checked(
+    *overrides: str,
+    config_dir: str | Path | None = None,
+    config: Mapping[str, Any] | None = None,
+    target: Mapping[str, Any] | None = None,
+) -> tuple[Config, dict[str, Any], Origins]:
+    """Return what is asked for, with the document that says it and where each of its values was said.
+
+    Raises:
+        ConfigError: What was asked is not valid; it carries every fault, whichever pass finds it.
+    """
+    faults: list[Fault] = []
+    data, origins = _composed(overrides, config_dir, config, faults)
+    if target is not None:
+        data, origins = {**data, "target": target}, origins.saying(["target"])
+    return check(data, origins=origins, found=faults), data, origins
+
+
+def _composed(
+    overrides: Sequence[str],
+    config_dir: str | Path | None,
+    config: Mapping[str, Any] | None,
+    faults: list[Fault] | None,
+) -> tuple[dict[str, Any], Origins]:
     _check_texts(overrides)
+    config = plain(config) if config else config
     if clash := [word for word in overrides if config and _node(word) in config]:
         raise ConfigError(
             f"override {clash[0]!r} and config= both say {_node(clash[0])!r}", hint="say it in one of the two"
         )
-    data, origins = compose(overrides, config_dir=Path(config_dir) if config_dir else None)
+    data, origins = compose(overrides, config_dir=Path(config_dir) if config_dir else None, faults=faults)
     if broken := half(config):
         raise ConfigError(f"config= holds half of a character: {broken}, expected text in UTF-8")
     if config:
         data, origins = {**data, **config}, origins.saying(config)
+        origins = replace(origins, shared=(*origins.shared, *of_job()))
     return data, origins
 
 
-def plan_document(
-    data: Mapping[str, Any],
-    origins: Origins,
+def plan_of(
+    config: Config,
     target: Target,
     *,
+    origins: Origins,
     trust: Sequence[str] = (),
     lock: str | Path | Lock | None = None,
 ) -> Plan:
-    """Return the plan of a valid composed document for a target."""
+    """Return the plan of what is asked for, for a target; `origins` knows what of it came from the Hub."""
     known = lock if isinstance(lock, Lock) else usual(lock)
-    config = localised(normalise(data, origins=origins), local_kernels())
-    named = config.trust.plus(*_names(trust))
+    config = localised(config, local_kernels())
+    named = config.trust.plus(*names(trust))
     request = Request(
         target=target,
         trust=named,
@@ -162,7 +197,14 @@ def plan_document(
     hub = _hub_for(asked)
     pins = pin(asked, target=target, trust=named, known=known, locked=known is not None)
     made = resolve(config, pins, request)
-    return replace(made, endpoint=hub and hub.shown, trust=replace(named, references=frozenset(map(str, flagged))))
+    consent = replace(named, references=frozenset(map(str, flagged)))
+    return replace(
+        made,
+        trust=consent,
+        endpoint=hub.shown if hub else None,
+        searchpath=dict(origins.shared),
+        notes=(*made.notes, *origins.notes),
+    )
 
 
 def _hub_for(references: Iterable[KernelRef]) -> Settings | None:
@@ -184,58 +226,6 @@ def _check_texts(overrides: Sequence[Any]) -> None:
             raise ConfigError(f"an override holds half of a character: {broken}, expected text in UTF-8")
 
 
-def _names(trust: Sequence[str]) -> Sequence[str]:
-    """Return the names given as trusted, each of which must be one."""
-    if isinstance(trust, str):
-        raise ConfigError("trust is a list of names", hint=f"write trust=[{trust!r}]")
-    strange = [name for name in trust if not _TRUSTED.fullmatch(name)]
-    if strange:
-        hint = "name an organisation (org), a repository (org/repo), a folder (/dir) or python:package.module"
-        raise ConfigError([Issue(message=f"{name!r} is nobody to trust", path="trust", hint=hint) for name in strange])
-    return trust
-
-
-def load_plan(path: str | Path, *, trust: Sequence[str] = ()) -> Plan:
-    """Return a plan from a file. A file carries no consent: name in `trust` whose code it may run.
-
-    Raises:
-        ConfigError: The file cannot be read, or is no plan.
-        LockError: The plan has a format that this version does not read.
-        IntegrityError: The plan was edited.
-    """
-    try:
-        data = loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else f"not JSON ({error})"
-        raise ConfigError(f"{path}: {reason}", hint="a plan is written by `kerncfg plan -o FILE`") from error
-    if not isinstance(data, dict):
-        foreign = isinstance(data, list) and any(isinstance(entry, dict) and "lock" in entry for entry in data)
-        what = "is a lock of the `kernels` library" if foreign else f"holds a {type(data).__name__}"
-        raise ConfigError(f"{path}: {what}, not a plan", hint="a plan is written by `kerncfg plan -o FILE`")
-    if "pins" in data:
-        hint = "name the lock by --lock; a plan is written by `kerncfg plan -o FILE`"
-        raise ConfigError(f"{path}: is a lock, not a plan", hint=hint)
-    if lacks := [key for key in ("schema", "digest", "steps") if key not in data]:
-        message = f"{path}: is no plan, it has no {' and no '.join(lacks)}"
-        raise ConfigError(message, hint="a plan is written by `kerncfg plan -o FILE`")
-    try:
-        plan = _read_plan(data)
-    except ConfigError as error:
-        raise ConfigError([replace(issue, file=str(path)) for issue in error.issues]) from error
-    except (LockError, IntegrityError) as error:
-        raise type(error)(f"{path}: {error.message}", hint=error.hint) from error
-    except RecursionError as error:
-        raise ConfigError(f"{path}: {DEEP}", hint="a plan is written by `kerncfg plan -o FILE`") from error
-    return replace(plan, trust=_default_trust().plus(*_names(trust)))
-
-
-def _read_plan(data: dict[str, Any]) -> Plan:
-    """Return the plan in plain data; what is as kerncfg wrote it needs no schema, which takes 20 times as long."""
-    if data["schema"] == SCHEMA and data.get("sealed") != seal(data):
-        validate(data, "plan")
-    return Plan.from_dict(data)
-
-
 def fetch(
     plan: Plan, *, dry_run: bool = False, progress: Callable[[Kernel, int], None] = lambda kernel, size: None
 ) -> dict[Kernel, str]:
@@ -255,15 +245,6 @@ def fetch(
             raise TrustError(f"{kernel.reference}: {reason}", hint=consent(kernel, plan.trust))
     _hub_for(kernel.reference for kernel in kernels)
     return {} if dry_run else fetch_kernels(kernels, progress=progress)
-
-
-def _default_trust() -> Trust:
-    """Return whom the packaged files trust, read without composing anything."""
-    node = read(conf() / "trust/default.yaml", Place("preset", "trust/default.yaml"))
-    publishers, repositories = (
-        frozenset(name for name, on in node.value[key].value.items() if on.value) for key in _KINDS
-    )
-    return Trust(publishers=publishers, repositories=repositories)
 
 
 def kernelize(
@@ -350,9 +331,6 @@ def _target_of(model: nn.Module) -> Target | None:
     """Return the target for the device of the model's first parameter or buffer; `None` if it has none."""
     first = next(iter([*model.parameters(), *model.buffers()]), None)
     return None if first is None else here(device_of(first.device))
-
-
-_TRUSTED = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?|python:[\w.]+|(\.{0,2}|~[^/]*)[/\\].*|[A-Za-z]:[\\/].*", re.DOTALL)
 
 
 def _node(override: str) -> str:

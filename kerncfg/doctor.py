@@ -21,6 +21,7 @@ from kerncfg.locations import conf
 from kerncfg.machine import ON, hub_is_on
 from kerncfg.signs import COMPILERS, Facts
 from kerncfg.sources.environment import Settings
+from kerncfg.variables import KNOWN, PREFIX, unread
 
 if TYPE_CHECKING:
     from kerncfg.documents.target import Target
@@ -237,6 +238,7 @@ FLAGS: Mapping[str, Callable[[str, str], Finding]] = {
     "HF_HUB_OFFLINE": _effect("nothing is asked of the Hub, only the cache is used", "unset it to go online"),
     "HF_ENDPOINT": _endpoint,
     "HF_TOKEN": _secret,
+    **{name: _place(what) for name, what in KNOWN.items()},
     "TRITON_INTERPRET": _effect("Triton kernels are interpreted, for tests: very slow", "unset it"),
 }
 _NO_FLAGS = {"GH_TOKEN"}  # near to one of them, and something else
@@ -247,14 +249,14 @@ def _flags(facts: Facts) -> Iterator[Finding]:
     for name, judge in FLAGS.items():
         if facts.environment.get(name):
             yield judge(name, facts.environment[name])
-    for name in sorted({*facts.environment} - {*FLAGS} - _NO_FLAGS):
+    for name, cure in unread(facts.environment):
+        yield Finding(name=name, severity="warn", found="is set, and kerncfg does not read it", cure=cure)
+    others = {name for name in facts.environment if not name.upper().startswith(PREFIX)}
+    for name in sorted(others - {*FLAGS} - _NO_FLAGS):
         near = difflib.get_close_matches(name.upper(), FLAGS, n=1, cutoff=0.82)
         if near:
             found = "is set, and nothing reads it"
             yield Finding(name=name, severity="warn", found=found, expected=near[0], cure=f"did you mean {near[0]}?")
-        elif name.startswith("KERNCFG_"):
-            found, cure = "is set, and kerncfg reads no variables of its own", "say it as an override, key=value"
-            yield Finding(name=name, severity="warn", found=found, cure=cure)
 
 
 def _hub(facts: Facts) -> Iterator[Finding]:

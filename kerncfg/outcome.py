@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kerncfg import errors
-from kerncfg.api import load_plan
 from kerncfg.applier.report import Report
 from kerncfg.compiler.reading import Place, parse
 from kerncfg.compiler.schema import validate
 from kerncfg.documents.plain import DEEP, loads
 from kerncfg.errors import ConfigError, Issue, KerncfgError
 from kerncfg.evidence.rows import Measurement, Verification
+from kerncfg.saved import load_plan
 
 if TYPE_CHECKING:
     from kerncfg.documents.plan import Plan

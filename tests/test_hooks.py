@@ -48,6 +48,16 @@ def test_the_files_are_those_of_the_groups(path: str) -> None:
     assert bool(re.search(HOOKS[0]["files"], path)) is EXAMPLES[path]
 
 
+def test_the_page_writes_out_the_same_hooks() -> None:
+    page = (CHECKOUT / "docs/commands.md").read_text("utf-8")
+    said = page.partition("cat > .pre-commit-config.yaml <<'EOF'\n")[2].partition("EOF\n")[0]
+    (local,) = yaml.safe_load(said)["repos"]
+    assert local["repo"] == "local"
+    for written, hook in zip(local["hooks"], HOOKS, strict=True):
+        assert written["entry"].startswith(hook["entry"])
+        assert all(hook[key] == value for key, value in written.items() if key != "entry")
+
+
 class Repository:
     """A git repository with some of the hooks, in a folder of its own."""
 

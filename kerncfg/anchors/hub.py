@@ -34,7 +34,7 @@ HUB: Mapping[str, tuple[str, ...]] = {
     "address": ("HF_ENDPOINT …, needed an address such as …",),
     "no-answer": ("the Hub at … gave no answer about …, needed …",),
     "another-type": ("there is a … of that name, and kernels are in repositories of type kernel",),
-    "no-such-repository": ("there is no kernel repository …, needed …",),
+    "no-such-repository": ("there is no … repository … at …, needed …",),
     "no-such-revision": ("… has no such revision…, needed …",),
     "no-such-file": ("… has no such file…, needed …",),
     "token": (

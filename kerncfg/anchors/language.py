@@ -32,6 +32,11 @@ ON_THE_COMMAND_LINE: Mapping[str, tuple[str, ...]] = {
     "no-such-group": ("… is no group", "the config's defaults list has no such entry"),
     "config-folder": ("the config folder … is …",),
     "search-path": ("hydra.searchpath cannot be used: …", "must be a list of addresses", "there is no folder …"),
+    "hub-address": (
+        "… is no address on the Hub: …",
+        "… has … bytes, needed … at most",
+        "there is no … file in it, at commit …",
+    ),
     "arguments": (
         "explain needs one name, found …",
         "diff needs two plan files, found …",
@@ -41,14 +46,27 @@ ON_THE_COMMAND_LINE: Mapping[str, tuple[str, ...]] = {
         "no shell is named",
         "--config-dir is given … times: …",
         "override … and config= both say …",
+        "config= has no node of a plan: none of …",
         "an override is a text, found a …",
         "a plan is a kerncfg.Plan, found a …",
     ),
     "no-such-row": ("no row is named …", "… rows are named …"),
     "cannot-be-written": ("… cannot be written: …",),
+    "variable-that-is-not-read": ("… is set, and kerncfg does not read it: …",),
 }
 
 IN_FILES: Mapping[str, tuple[str, ...]] = {
+    "fetched-file": (
+        "a fetched file cannot grant trust",
+        "a fetched file cannot steer Hydra",
+        "a fetched file cannot hold `_target_`, which names code of this machine",
+        "a fetched file cannot name …, code or a folder of this machine",
+        "a fetched file cannot name …, which anybody may propose to a publisher you trust",
+        "a fetched file cannot look up …",
+        "a fetched file cannot choose …",
+        "… brings a fetched file what it cannot say: …",
+        "… brings a value of the environment, which a fetched file cannot read",
+    ),
     "encoding": (
         "holds half of a character: …, expected text in UTF-8",
         "is UTF-16, expected UTF-8",
@@ -82,6 +100,7 @@ IN_FILES: Mapping[str, tuple[str, ...]] = {
         "… leads nowhere: there is no …",
         "refers to itself",
         "cannot be resolved: …",
+        "… cannot be resolved: …",
         "cannot be resolved",
         "… is a relative folder that came by …, so no file says what it is relative to",
     ),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from kerncfg.applier.adapters.attention_forms import form
 from kerncfg.applier.attention import Part, Wanted, chosen, fault
 from kerncfg.applier.contract import device_fault
 from kerncfg.applier.decide import Decisions, Verdict, condition_fault, is_off, joined, said
@@ -75,8 +77,9 @@ def decide_attention(claims: Iterable[AttentionClaim], decisions: Decisions) -> 
 
 def _site(part: Part, step: Step, decisions: Decisions) -> AttentionSite:
     modes = decisions.modes
-    idle = _choose(part, step, modes[0], decisions)
-    training = idle if modes[0] is modes[1] else _choose(part, step, modes[1], decisions)
+    away = cache(lambda: _away(part, decisions.plan.target.device))  # of hundreds of modules, for both modes
+    idle = _choose(part, step, modes[0], decisions, away)
+    training = idle if modes[0] is modes[1] else _choose(part, step, modes[1], decisions, away)
     wanted = None
     if idle[1] is not None or training[1] is not None:
         wanted = Wanted(
@@ -92,14 +95,16 @@ def _site(part: Part, step: Step, decisions: Decisions) -> AttentionSite:
     return AttentionSite(part=part, step=step, verdicts=(idle[0], training[0]), wanted=wanted)
 
 
-def _choose(part: Part, step: Step, mode: Mode, decisions: Decisions) -> tuple[Verdict, Any]:
+def _choose(
+    part: Part, step: Step, mode: Mode, decisions: Decisions, away: Callable[[], str | None]
+) -> tuple[Verdict, Any]:
     """Return the verdict and the code of the first choice that a part can use; `None` for what it has."""
     found = step.modes[mode]
     if is_off(found):
         first = found.choices[0]
         return Verdict(status="off", reason=f"{first.reason} ({first.origin})"), None
-    if found.choices and not found.choices[0].original and (away := _away(part, decisions.plan.target.device)):
-        return decisions.keep(away), None
+    if found.choices and not found.choices[0].original and (elsewhere := away()):
+        return decisions.keep(elsewhere), None
     reasons: list[str] = []
     refused = False
     for choice in found.choices:
@@ -154,7 +159,9 @@ def _flag(code: Any, mode: Mode) -> str | None:
 def _filtered(choice: Choice, part: Part, code: Any, step: Step, mode: Mode) -> str | None:
     """Say what of a row's own conditions, or of a kernel's flags, leaves a choice out, which is no refusal."""
     reason = condition_fault(choice, part.module, part.path, step) if choice.conditions else None
-    return reason or _flag(code, mode)
+    own = code.code if isinstance(code, KernelCode) else code
+    dropout = form(own, step.mask or "auto").undropped(part) if mode.training else None
+    return reason or _flag(code, mode) or dropout
 
 
 def _wanted(part: Part, code: Any, step: Step) -> Wanted:

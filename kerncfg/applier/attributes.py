@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 __all__ = ["Attributes", "attributes"]
 
@@ -28,11 +29,12 @@ _CHANGES = {
 }
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Attributes:
     """The attributes that a forward reads of its module, those that it does not just call, and those that it sets.
 
     A name that also stands there as text is not among the reads: it is asked for with `hasattr` or `getattr` first.
+    All are for reading: who asks again gets the same.
     """
 
     reads: set[str] = field(default_factory=set)
@@ -46,13 +48,21 @@ def attributes(forward: Callable[..., Any]) -> Attributes:
     found = Attributes()
     if not isinstance(function, FunctionType) or not function.__code__.co_argcount:
         return found
+    known = _known.get(function)
+    if known is not None and known[0] is function.__code__:
+        return known[1]
     owner = function.__code__.co_varnames[0]
     texts: set[Any] = set()
     for code in _codes(function.__code__, owner):
         texts.update(constant for constant in code.co_consts if isinstance(constant, str))
         _look(code, owner, found)
     found.reads -= texts
+    _known[function] = function.__code__, found
     return found
+
+
+# To disassemble a forward takes a millisecond, and each mode and class of layers asks. Its code may be exchanged.
+_known: WeakKeyDictionary[FunctionType, tuple[CodeType, Attributes]] = WeakKeyDictionary()
 
 
 def _look(code: CodeType, owner: str, found: Attributes) -> None:

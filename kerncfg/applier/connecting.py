@@ -11,12 +11,13 @@ from torch import nn
 
 from kerncfg.applier.arguments import Unknown, arguments, names_of
 from kerncfg.applier.bind import bound
-from kerncfg.applier.groups import named_parts
+from kerncfg.applier.contract import tensors
 from kerncfg.applier.layouts import Scheme, Unfit, companion, scheme
 from kerncfg.applier.stacking import Kept, Source, Stack, following, link, twin
 
 if TYPE_CHECKING:
     from kerncfg.applier.converting import Converted
+    from kerncfg.applier.groups import Parts
 
 __all__ = ["Stacks", "around", "connect", "lay_out", "stack_key"]
 
@@ -32,9 +33,11 @@ def stack_key(found: Scheme, stocks: Sequence[str]) -> tuple[tuple[int, str], ..
 
 
 def lay_out(
-    code: Any, members: Sequence[nn.Module], paths: Sequence[str], root: nn.Module | None
+    code: Any, members: Sequence[nn.Module], paths: Sequence[str], root: nn.Module | None, every: Sequence[Parts] = ()
 ) -> tuple[nn.Module, Scheme]:
     """Make the layout of a kernel, and find out where its tensors come from; random numbers are left as they were.
+
+    `every` are the parts of each member, if they are known.
 
     Raises:
         Unfit: It cannot be made of these members.
@@ -50,7 +53,7 @@ def lay_out(
     except Exception as error:
         raise Unfit(f"{cls.__name__}({', '.join(names)}) raised {type(error).__name__}: {error}") from error
     try:
-        return layout, scheme(layout, members, names, paths, root)
+        return layout, scheme(layout, members, names, paths, root, every)
     except Unfit as reason:
         raise Unfit(f"{cls.__name__}: {reason}") from None
 
@@ -58,7 +61,7 @@ def lay_out(
 @contextmanager
 def _randomness(members: Sequence[nn.Module]) -> Iterator[None]:
     """Put back the state of the random numbers that initialising parameters draws: `fork_rng`, without its cost."""
-    devices = {tensor.device for member in members for tensor in member.parameters() if tensor.device.type == "cuda"}
+    devices = {tensor.device for member in members for tensor in tensors(member) if tensor.is_cuda}
     generators = [_CPU, *(torch.cuda.default_generators[device.index or 0] for device in devices)]
     before = [(generator, generator.get_state()) for generator in generators]
     try:
@@ -82,8 +85,7 @@ def connect(
         sources[own] = stacks[stack_key(found, stocks)]
     for one in converted:
         sources |= {own: home for own, home in zip(one.targets, one.readers(), strict=True)}
-    inside = {id(part) for member in members for _, part in named_parts(member)}
-    mine = _mine(layout, inside)
+    mine = _mine(layout, found.inside)
     by_owner: dict[int, dict[str, Source]] = {}
     for own, source in sources.items():
         slot = found.own[own]
@@ -97,7 +99,7 @@ def connect(
     following(mine, first)
 
 
-def _mine(layout: nn.Module, inside: set[int]) -> list[nn.Module]:
+def _mine(layout: nn.Module, inside: frozenset[int]) -> list[nn.Module]:
     """Return the modules that the layout made itself."""
     found = [layout]
     for module in found:
@@ -116,12 +118,17 @@ def _is_ours(key: str) -> bool:
 def around(part: nn.Module) -> str | None:
     """Say what is on a module that a kernel would pass by: a hook, an adapter, a wrapped forward."""
     entries = part.__dict__
-    made = bound(part)
-    if "forward" in entries and (made is None or entries["forward"] is not made.current):
+    if "forward" in entries and ((made := bound(part)) is None or entries["forward"] is not made.current):
         return "a forward set on the instance"
-    if "base_layer" in entries["_modules"]:
-        return f"an adapter, {type(part).__qualname__}"
-    if "parametrizations" in entries["_modules"]:
-        return "a parametrization"
-    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return "hooks" if any(entries.get(name) for name in hooks) else None
+    if children := entries["_modules"]:
+        if "base_layer" in children:
+            return f"an adapter, {type(part).__qualname__}"
+        if "parametrizations" in children:
+            return "a parametrization"
+    for name in _HOOKS:
+        if entries.get(name):
+            return "hooks"
+    return None
+
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")

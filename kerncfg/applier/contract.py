@@ -248,10 +248,18 @@ def _around(child: nn.Module) -> str | None:
 
 def tensors(module: nn.Module) -> Iterator[torch.Tensor]:
     """Yield the parameters and buffers of a module and all in it, whatever its class makes of `parameters()`."""
-    for part in walk(module)[1] if module.__dict__["_modules"] else (module,):
-        entries = part.__dict__
-        for kind in ("_parameters", "_buffers"):
-            yield from (tensor for tensor in entries[kind].values() if tensor is not None)
+    left, seen = [module], {id(module)}
+    while left:  # not by `walk`: paths, and wrappers around modules, are nothing here
+        entries = left.pop().__dict__
+        for held in (entries["_parameters"], entries["_buffers"]):
+            for tensor in held.values():
+                if tensor is not None:
+                    yield tensor
+        if children := entries["_modules"]:
+            for child in reversed(children.values()):
+                if child is not None and id(child) not in seen:
+                    seen.add(id(child))
+                    left.append(child)
 
 
 def device_fault(module: nn.Module, device: str) -> str | None:

@@ -170,6 +170,9 @@ class FunctionDecisions(Decisions):
         assert isinstance(layer, _Calling)
         return function_fit(code, layer.function, mode)
 
+    def _remember(self, site: Site, claim: Claim, ready: Any, decided: Decided) -> None:
+        """Keep nothing: nobody asks by the class alone for what a function runs."""
+
     def _barred(self, site: Site, step: Step) -> str | None:
         layer = site.layer
         assert isinstance(layer, _Calling)

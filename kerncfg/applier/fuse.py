@@ -76,24 +76,22 @@ def survey(root: nn.Module) -> Survey:
 
 def _tied(root: nn.Module) -> frozenset[int]:
     """Return the ids of the parameters that have several places in a model, or lie where another one lies."""
-    places: dict[int, int] = {}
+    seen: set[int] = set()
     starts: dict[int, int] = {}
     found = set()
-    for module in root.modules():
+    for _, module in named_parts(root):
         for parameter in module._parameters.values():
             if parameter is None:
                 continue
-            places[id(parameter)] = places.get(id(parameter), 0) + 1
-            if places[id(parameter)] > 1:
-                found.add(id(parameter))
-            start = 0 if parameter.is_meta or not _plain(parameter) else parameter.data_ptr()
-            if start and starts.setdefault(start, id(parameter)) != id(parameter):
-                found.update((starts[start], id(parameter)))
+            own = id(parameter)
+            if own in seen:
+                found.add(own)
+                continue
+            seen.add(own)
+            start = 0 if parameter.is_meta or type(parameter) is not nn.Parameter else parameter.data_ptr()
+            if start and starts.setdefault(start, own) != own:
+                found.update((starts[start], own))
     return frozenset(found)
-
-
-def _plain(parameter: torch.Tensor) -> bool:
-    return type(parameter) is nn.Parameter
 
 
 @dataclass(slots=True)
@@ -142,11 +140,11 @@ class _Preparation:
     def _layout(self, code: Any, alone: bool) -> nn.Module:
         """Make a kernel's layout of the members, and let it read their tensors."""
         try:
-            layout, found = lay_out(code, self.group.modules, self.group.paths, self.survey.root)
+            layout, found = lay_out(code, self.group.modules, self.group.paths, self.survey.root, self.group.parts)
         except Unfit:
-            self._check_members(None)  # what is around a parameter hides it, and is the better reason
+            self._check_members(frozenset())  # what is around a parameter hides it, and is the better reason
             raise
-        self._check_members(layout)
+        self._check_members(found.held)
         if code not in self.survey.reads:
             reads = attributes(code.forward).reads
             self.survey.reads[code] = sorted(name for name in reads if not hasattr(code, name))
@@ -208,9 +206,8 @@ class _Preparation:
             there = "is not there" if said is None else f"has shape {tuple(said)}"
             raise Unfit(f"{name} of the layout {there}, what it is made of has {tuple(shape)}")
 
-    def _check_members(self, layout: nn.Module | None) -> None:
-        """Refuse members around which, or inside which, something is that the kernel would pass by."""
-        held = set() if layout is None else {id(part) for _, part in named_parts(layout)}
+    def _check_members(self, held: frozenset[int]) -> None:
+        """Refuse members around which, or inside which, something is that the kernel would pass by; not by `held`."""
         for path, parts in zip(self.group.paths, self.group.parts, strict=True):
             for name, part in parts:
                 passed = not name or id(part) not in held

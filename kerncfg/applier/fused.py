@@ -173,16 +173,15 @@ class Fusion:
     def _enter(self, member: nn.Module) -> None:
         member.__dict__[ENTRY] = self
         member.__dict__[_APPLY] = _Applied(self, member, member.__dict__.get(_APPLY))
-        for owner in self._owners(member):
+        parts = {id(part) for _, part in named_parts(member)}
+        for owner in self._all_owners():
+            if id(owner) not in parts:
+                continue
             hooks = owner.__dict__["_load_state_dict_post_hooks"]
             hooks[min([0, *hooks]) - 1] = _Loaded(self)
 
-    def _owners(self, member: nn.Module) -> list[nn.Module]:
-        """Return the parts of a member that have a stacked parameter."""
-        parts = {id(part) for _, part in named_parts(member)}
-        return [owner for owner in self._all_owners() if id(owner) in parts]
-
     def _all_owners(self) -> list[nn.Module]:
+        """Return the parts of members that have a stacked parameter."""
         return list({id(slot.owner): slot.owner for stack in self.stacks for slot in stack.slots}.values())
 
     def revert(self) -> None:
@@ -224,9 +223,12 @@ class Fusion:
 
     def _watched(self) -> tuple[tuple[nn.Module, dict[str, Any], tuple[tuple[str, Any], ...]], ...]:
         """Return each part of the members with its children as they are, but for what a layout calls as it is then."""
-        own = {id(part._modules) for layout in self.layouts if layout is not None for part in layout.modules()}
-        parts = (part for member in self.members for part in member.modules() if id(part._modules) not in own)
-        return tuple((part, part._modules, tuple(part._modules.items())) for part in parts)
+        layouts = {id(layout): layout for layout in self.layouts if layout is not None}.values()
+        own = {id(part._modules) for layout in layouts for _, part in named_parts(layout)}
+        parts = {id(part): part for member in self.members for _, part in named_parts(member)}.values()
+        return tuple(
+            [(part, part._modules, tuple(part._modules.items())) for part in parts if id(part._modules) not in own]
+        )
 
     def check(self, arguments: tuple[Any, ...]) -> None:
         """Refuse to run past what was put into the members since, in silence; 2 µs where nothing was.

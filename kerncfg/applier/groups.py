@@ -130,12 +130,14 @@ def _families(sites: Sites, parent: object) -> dict[str, dict[str, Site]]:
     """Return the children by name of every module that the parent's pattern fits, by its first path."""
     assert isinstance(parent, re.Pattern)
     found: dict[str, dict[str, Site]] = {}
+    shared = sites.shared
     for place, path in enumerate(sites.paths):
-        dotted = [f"{one}." if one else "" for one in (path, *sites.shared.get(place, ()))]
-        if any(map(parent.fullmatch, dotted)):
+        if parent.fullmatch(f"{path}." if path else "") or any(
+            parent.fullmatch(f"{one}.") for one in shared.get(place, ())
+        ):
             found[path] = {}
     for place, path in enumerate(sites.paths):
-        for one in (path, *sites.shared.get(place, ())) if path else ():
+        for one in (path, *shared.get(place, ())) if path else ():
             above, _, name = one.rpartition(".")
             if above in found and sites.layers[place] is not None:
                 found[above][name] = sites[place]

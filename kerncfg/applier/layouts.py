@@ -25,7 +25,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import nn
 
-from kerncfg.applier.groups import named_parts
+from kerncfg.applier.groups import Parts, named_parts
 from kerncfg.applier.stacking import Slot
 
 __all__ = ["Conversion", "Convertible", "Layout", "Scheme", "Unfit", "companion", "scheme"]
@@ -71,6 +71,8 @@ class Scheme:
     stacked: dict[str, tuple[str, ...]] = field(default_factory=dict)
     converted: list[Conversion] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
+    inside: frozenset[int] = frozenset()  # the ids of the members and of all in them
+    held: frozenset[int] = frozenset()  # the ids of the layout and of all in it, members' modules among them
 
     def take(self, own: str, names: Sequence[str], *, stack: bool) -> None:
         """Note what a tensor of the layout is made of."""
@@ -93,24 +95,31 @@ def companion(code: Any) -> type[nn.Module] | None:
 
 
 def scheme(
-    layout: nn.Module, members: Sequence[nn.Module], names: Sequence[str], paths: Sequence[str], root: nn.Module | None
+    layout: nn.Module,
+    members: Sequence[nn.Module],
+    names: Sequence[str],
+    paths: Sequence[str],
+    root: nn.Module | None,
+    every: Sequence[Parts] = (),
 ) -> Scheme:
-    """Find out where each parameter of a layout comes from.
+    """Find out where each parameter of a layout comes from; `every` are the parts of each member, if they are known.
 
     Raises:
         Unfit: One has no source, or a parameter of a member would go unused.
     """
-    every = [named_parts(member) for member in members]
-    inside = {id(part) for parts in every for _, part in parts}
+    every = every or [named_parts(member) for member in members]
+    inside = frozenset([id(part) for parts in every for _, part in parts])
     slots: dict[str, Slot] = {}
     for name, parts in zip(names, every, strict=True):
         for path, part in parts:
-            for key, value in (*part._parameters.items(), *part._buffers.items()):
-                if value is not None:
-                    slots[f"{name}.{path}.{key}" if path else f"{name}.{key}"] = Slot(part, key)
+            for tensors in (part._parameters, part._buffers):
+                for key, value in tensors.items():
+                    if value is not None:
+                        slots[f"{name}.{path}.{key}" if path else f"{name}.{key}"] = Slot(part, key)
     own = _own(layout, inside)
-    found = Scheme(slots=slots, own=own)
-    _identical(layout, own, found)
+    held = frozenset([id(part) for _, part in named_parts(layout)])
+    found = Scheme(slots=slots, own=own, inside=inside, held=held)
+    _identical(own, found)
     declared = getattr(layout, "conversion", None) or {}
     transforms = list(getattr(layout, "conversion_mapping", None) or ())
     if declared:
@@ -139,14 +148,13 @@ def _own(layout: nn.Module, inside: set[int]) -> dict[str, Slot]:
     return found
 
 
-def _identical(layout: nn.Module, own: Mapping[str, Slot], found: Scheme) -> None:
+def _identical(own: Mapping[str, Slot], found: Scheme) -> None:
     """Take the tensors and modules of members that the constructor assigned as they are."""
     stock = {id(slot.get()): name for name, slot in found.slots.items()}
     for name, slot in own.items():
         if (same := stock.get(id(slot.get()))) is not None:
             found.take(name, [same], stack=False)
-    held = {id(part) for _, part in named_parts(layout)}
-    found.used.update(name for name, slot in found.slots.items() if id(slot.owner) in held)
+    found.used.update([name for name, slot in found.slots.items() if id(slot.owner) in found.held])
 
 
 def _declared(declared: Mapping[str, str | Sequence[str]], own: Mapping[str, Slot], found: Scheme) -> None:
@@ -279,7 +287,7 @@ def _rest(layout: nn.Module, own: Mapping[str, Slot], found: Scheme) -> None:
     unused = [
         name for name, slot in found.slots.items() if name not in found.used and slot.name in slot.owner._parameters
     ]
-    if isinstance(layout, Convertible) and (left or unused):
+    if (left or unused) and isinstance(layout, Convertible):
         found.converted.append(
             Conversion(sources=tuple(unused), targets=tuple(left), forward=layout.from_stock, back=layout.to_stock)
         )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kerncfg.applier.adapters import Sites, adapter_for
 from kerncfg.applier.attending import AttentionSite, attention_claims, decide_attention
-from kerncfg.applier.attention import Attended, attend_parts, parts
+from kerncfg.applier.attention import Attended, Part, attend_parts, parts
 from kerncfg.applier.bind import Edit, Owner, bind, bound, is_plain, unbind
 from kerncfg.applier.decide import Decided, Decisions
 from kerncfg.applier.edits import FUSION
@@ -41,6 +41,7 @@ class Settled:
     fusions: list[FusionSite]
     attention: list[AttentionSite]
     findings: Findings
+    parts: Sequence[Part] = ()  # those of the model that have attention, if a row is about that
     attended: Attended | None = field(default=None)
 
     def do(self, root: nn.Module) -> None:
@@ -53,7 +54,7 @@ class Settled:
                 undo.callback(fusion.revert)
             _bind(self.sites.modules, self.decided, self.function_edits(), undo.callback)
             if wanted := [one.wanted for one in self.attention if one.wanted is not None]:
-                self.attended = attend_parts(root, wanted, owner=self.owner)
+                self.attended = attend_parts(root, wanted, self.parts, owner=self.owner)
             undo.pop_all()
 
     def function_edits(self) -> list[tuple[nn.Module, Edit]]:
@@ -86,7 +87,8 @@ def settle(plan: Plan, root: nn.Module, modes: tuple[Mode, Mode], owner: Owner) 
     called = function_claims(sites, plan.steps)
     grouped = fusion_groups(root, sites, plan.steps, taken)
     wants_attention = any(step.node == "attention" for step in plan.steps)
-    attending = attention_claims(parts(root), plan.steps) if wants_attention else []
+    attentive = parts(root) if wants_attention else ()
+    attending = attention_claims(attentive, plan.steps)
     decisions = Decisions(plan, modes, owner)
     steps = {id(claim[0]): claim[0] for claim in taken if claim is not None}
     steps |= {id(one.claim[0]): one.claim[0] for one in called}
@@ -106,7 +108,7 @@ def settle(plan: Plan, root: nn.Module, modes: tuple[Mode, Mode], owner: Owner) 
         *(Outcome(one.step, one.swaps, one.verdicts) for one in fusions),
         *(Outcome(one.step, one.swaps, one.verdicts) for one in attention),
     ]
-    findings = check(plan, sites, taken, decided, outcomes, decisions.hints, left)
+    findings = check(plan, sites, taken, decided, outcomes, decisions.hints, left, modes)
     return Settled(
         owner=owner,
         modes=modes,
@@ -117,6 +119,7 @@ def settle(plan: Plan, root: nn.Module, modes: tuple[Mode, Mode], owner: Owner) 
         fusions=fusions,
         attention=attention,
         findings=findings,
+        parts=attentive,
     )
 
 

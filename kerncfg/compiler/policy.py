@@ -14,10 +14,10 @@ from kerncfg.documents.reference import ATTENTION
 from kerncfg.documents.variant import Variant
 
 if TYPE_CHECKING:
-    from kerncfg.documents.step import Choice
+    from kerncfg.documents.step import Choice, Rejection
     from kerncfg.documents.target import Target
 
-__all__ = ["CHECKS", "HUB_OFF", "Check", "Request", "moved", "no_fit", "refused", "trusted", "unfit"]
+__all__ = ["CHECKS", "HUB_OFF", "Check", "Request", "moved", "no_fit", "refused", "trusted", "unconsented", "unfit"]
 
 HUB_OFF = "Hub kernels are switched off by USE_HUB_KERNELS, needed 1, ON, YES or TRUE"
 
@@ -66,6 +66,14 @@ def moved(ref: KernelRef, place: str, trust: Trust) -> str | None:
     """Return why code may not run that a redirect led to; a lock may be older than the consent, or edited."""
     reason = trusted(replace(ref, location=place), trust)
     return f"{ref.location} moved to {place}, and {reason}" if reason else None
+
+
+def unconsented(rejection: Rejection, trust: Trust) -> str | None:
+    """Return the place of the code that a row of a fetched file was refused for want of consent, or `None`."""
+    if not (rejection.origin or "").startswith("hf://"):
+        return None
+    ref = KernelRef.parse(rejection.reference, attention=True)
+    return ref.place if trusted(ref, trust) else None
 
 
 def _untrusted(candidate: Candidate, pin: Pin, request: Request) -> str | None:

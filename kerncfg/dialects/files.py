@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kerncfg.compiler.compose import read_document
+from kerncfg.compiler.compose import Origins, read_document
 from kerncfg.dialects.liger import from_liger
 from kerncfg.dialects.pins import Move, folders, moved, pins
 from kerncfg.dialects.source import read_source
@@ -84,7 +84,8 @@ def _read(file: str) -> Translation | list[Move]:
 
 def _arguments(path: Path) -> Translation:
     """Read training arguments."""
-    data, origins = read_document(path)
+    node = read_document(path)
+    data, origins = node.plain(), Origins(node)
     if not any(key in data for key in _LIGER):
         message = f"holds none of {' and '.join(_LIGER)}"
         raise ConfigError([Issue(message=message, file=str(path), hint=f"import reads {_KINDS}")])

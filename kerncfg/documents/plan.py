@@ -43,8 +43,9 @@ class Plan:
     """A decision that can be printed, compared, saved and sent.
 
     `trust` is the consent of whoever made the plan here; it is never written to a file, so a plan from a file
-    carries none. `strict`, `deterministic` and `seed` are the policy's, `notes` says what was ignored on the way.
-    `endpoint` is the Hub that was to be asked, for information: no digest has it, and whoever fetches asks their own.
+    carries none. `strict`, `deterministic` and `seed` are the policy's, `notes` says what was ignored on the way, and
+    `searchpath` which places on the Hub were read for it, each with its commit. `endpoint` is the Hub that was to be
+    asked, for information: no digest has it, and a plan is fetched from the Hub of whoever fetches.
     """
 
     target: Target
@@ -54,6 +55,7 @@ class Plan:
     seed: int | None = None
     endpoint: str | None = field(default=None, compare=False)
     notes: tuple[str, ...] = ()
+    searchpath: Mapping[str, str] = field(default_factory=dict, compare=False)
     trust: Trust = field(default_factory=Trust, compare=False, repr=False)
 
     @property
@@ -84,10 +86,15 @@ class Plan:
         return f"<Plan {self.digest[:12]} for {self.target.device}: {names}>"
 
     def __str__(self) -> str:
-        return table.text(self.digest, self.target, self.steps, self.notes)
+        return table.text(self.digest, self.target, self.steps, self.told())
 
     def _repr_html_(self) -> str:
-        return table.markup(self.digest, self.target, self.steps, self.notes)
+        return table.markup(self.digest, self.target, self.steps, self.told())
+
+    def told(self) -> tuple[str, ...]:
+        """Return the notes, and a line for each place on the Hub that was read."""
+        places = (f"{address} is at commit {commit[:12]}" for address, commit in sorted(self.searchpath.items()))
+        return (*self.notes, *places)
 
     def explain(self, name: str) -> Explanation:
         """Return what one name runs in every mode, and why none of the others.
@@ -123,6 +130,7 @@ class Plan:
             "seed": self.seed,
             "endpoint": self.endpoint,
             "notes": list(self.notes),
+            "searchpath": dict(self.searchpath),
             "steps": [step.to_dict() for step in self.steps],
             "files": {
                 digest: {file.path: {"size": file.size, "digest": file.digest} for file in files}
@@ -175,6 +183,7 @@ class Plan:
             seed=data.get("seed"),
             endpoint=data.get("endpoint"),
             notes=tuple(data["notes"]),
+            searchpath=data.get("searchpath", {}),
         )
         if plan.digest != data["digest"]:
             raise IntegrityError(

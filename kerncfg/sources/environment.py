@@ -15,7 +15,7 @@ from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from kerncfg.errors import SourceError
 
-__all__ = ["Settings", "local_kernels"]
+__all__ = ["Settings", "local_kernels", "parts"]
 
 _HUB = "https://huggingface.co"
 _TRUE = {"1", "ON", "YES", "TRUE"}  # what huggingface_hub takes for true
@@ -75,33 +75,39 @@ class Settings:
             raise SourceError(self.fault, hint="mend HF_ENDPOINT, or unset it for the Hub itself")
 
     def folder(self, repository: str) -> Path:
-        """Return the folder of a kernel repository in the cache."""
-        return self.cache / f"kernels--{repository.replace('/', '--')}"
+        """Return the folder of a repository in the cache."""
+        return self.cache / "--".join(parts(repository)).replace("/", "--")
 
     def snapshot(self, repository: str, commit: str) -> Path:
-        """Return the folder of one commit of a kernel repository in the cache."""
+        """Return the folder of one commit of a repository in the cache."""
         return self.folder(repository) / "snapshots" / commit
 
 
 def _wrong(address: str) -> str | None:
     if not address:
         return "is empty"
-    parts = _split(address)
-    if parts is None or not re.fullmatch(r"[!-~]+", address) or "@" in parts.path:
+    found = _split(address)
+    if found is None or not re.fullmatch(r"[!-~]+", address) or "@" in found.path:
         return "is no web address"
-    if parts.scheme not in ("http", "https"):
+    if found.scheme not in ("http", "https"):
         return "begins with neither http:// nor https://"
     if re.search("[?#]", address):
         return "goes on after a '?' or '#'"
-    return None if parts.hostname else "names no machine"
+    return None if found.hostname else "names no machine"
 
 
 def _split(address: str) -> SplitResult | None:
     try:
-        parts = urlsplit(address)
-        return parts if parts.port != 0 else None
+        found = urlsplit(address)
+        return found if found.port != 0 else None
     except ValueError:  # brackets or a port that are none
         return None
+
+
+def parts(repository: str) -> tuple[str, str]:
+    """Return what a repository holds and its name: `org/repo` has kernels, `datasets/org/repo` says what it has."""
+    kind, _, name = repository.partition("/")
+    return (kind, name) if "/" in name else ("kernels", repository)
 
 
 def local_kernels(environment: Mapping[str, str] | None = None) -> dict[str, str]:

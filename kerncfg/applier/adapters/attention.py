@@ -113,13 +113,18 @@ def parts(model: nn.Module) -> tuple[Part, ...]:
     paths, modules, _ = walk(model)
     by_path = dict(zip(paths, modules, strict=True))
     owned: dict[str, tuple[list[Place], list[Place]]] = {}
+    known = {cls: reading(cls, registries.functions) for cls in set(map(type, modules))}
     for path, module in by_path.items():
-        found = reading(type(module), registries.functions)
-        if found is not None:
+        if (found := known[type(module)]) is not None:
             owner = _owner(path, by_path, registries)
             places, readers = owned.setdefault(owner, ([], []))
             (places if found.calls or found.fixed else readers).append(Place(path=path, module=module, reading=found))
-    mute = [path for path in by_path if _is_mute(path, by_path, owned, registries)]
+    models = {cls for cls in known if issubclass(cls, registries.model)}
+    mute = [
+        path
+        for path, module in by_path.items()
+        if type(module) in models and _is_mute(path, by_path, owned, registries)
+    ]
     return tuple(
         Part(
             path=path,
@@ -158,9 +163,9 @@ def _config(module: nn.Module, registries: Registries) -> Any:
 
 
 def _is_mute(path: str, modules: Mapping[str, nn.Module], owned: Mapping[str, Any], registries: Registries) -> bool:
-    """Whether a model's classes have attention of their own and no choice of it; the outermost such model counts."""
+    """Whether a model's classes have attention and no choice of it; the outermost such model counts."""
     module = modules[path]
-    if not isinstance(module, registries.model) or not _takes_no_choice(type(module)):
+    if not _takes_no_choice(type(module)):
         return False
     prefix = f"{path}." if path else ""
     if any(owner == path or owner.startswith(prefix) for owner, (places, _) in owned.items() if places):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -24,8 +23,8 @@ from kerncfg.machine import hub_is_on
 from kerncfg.sources import KernelCode
 from kerncfg.sources.environment import Settings
 from kerncfg.sources.hub.asking import Hub, HubFault, Moved
-from kerncfg.sources.hub.files import bring, folder_of, single
-from kerncfg.sources.hub.memory import Found, Memory, builds_of, listed
+from kerncfg.sources.hub.files import bring, folder_of, listing, single
+from kerncfg.sources.hub.memory import Found, Memory, builds_of
 from kerncfg.sources.hub.revisions import is_commit, matching, versions
 from kerncfg.sources.importing import PREFIX, import_folder, named
 from kerncfg.sources.standin import offering
@@ -50,6 +49,7 @@ class HubSource:
     def __init__(self, settings: Settings | None = None) -> None:
         self._hub = Hub(settings or Settings.read())
         self._memory = Memory(self._hub.settings)
+        self._imported: dict[tuple[str, ...], Any] = {}  # builds of this run, several kernels of which are loaded
 
     def pin(self, ref: KernelRef, question: Question) -> Pin:
         """Find the commits that a reference means, and the builds there: those for the target, or all of them."""
@@ -74,8 +74,10 @@ class HubSource:
         _check_on()
         modules: dict[str, Any] = {}
         for needed in kernel.with_dependencies():
-            module = self._module(needed, modules)
-            modules[needed.reference.location] = module
+            build = needed.place, str(needed.commit), str(needed.variant), str(needed.digest)
+            if build not in self._imported:
+                self._imported[build] = self._module(needed, modules)
+            modules[needed.reference.location] = module = self._imported[build]
         return KernelCode(kernel=kernel, code=named(module, kernel.reference))
 
     def has(self, kernel: Kernel) -> bool:
@@ -202,6 +204,8 @@ class HubSource:
         status = next((file for file in listing if file.path == _STATUS), None)
         if status is None:
             return None
+        import tomllib  # here, for hardly a repository has moved
+
         file = single(self._hub, place, commit, _STATUS, status)
         try:
             said = tomllib.loads(file.read_text("utf-8"))
@@ -220,22 +224,7 @@ class HubSource:
         return to
 
     def _listing(self, place: str, commit: str) -> list[File]:
-        return self._hub.once(f"tree {place} {commit}", lambda: self._listed(place, commit))
-
-    def _listed(self, place: str, commit: str) -> list[File]:
-        known = self._memory.listing(place, commit)
-        if known is not None:
-            return known
-        address = f"/api/kernels/{quote(place)}/tree/{commit}?recursive=true"
-        try:
-            entries = list(self._hub.pages(address, place, f"the files of commit {commit[:12]}"))
-            entries = [entry for entry in entries if entry["type"] == "file"]
-            files = [listed(entry, place) for entry in entries]
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            message = f"HTTP 200: the files of {place} came without {error}, needed path, size and oid of each"
-            raise HubFault(message) from error
-        self._memory.keep_listing(place, commit, entries)
-        return files
+        return self._hub.once(f"tree {place} {commit}", lambda: listing(self._hub, self._memory, place, commit))
 
     def _builds(self, place: str, commit: str, listing: list[File], target: Target | None) -> Iterator[Build]:
         """Describe the builds of a commit; only those whose name suits the target are asked what they need."""

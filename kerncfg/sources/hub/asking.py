@@ -12,11 +12,9 @@ from email.utils import parsedate_to_datetime
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urljoin, urlsplit
 
-from huggingface_hub.errors import OfflineModeIsEnabled
-from huggingface_hub.utils import get_session  # type: ignore[attr-defined, unused-ignore]
-
 from kerncfg.documents.plain import loads
 from kerncfg.errors import SourceError
+from kerncfg.sources.environment import parts
 
 if TYPE_CHECKING:
     from kerncfg.sources.environment import Settings
@@ -30,7 +28,7 @@ SLOWEST = 20_000  # bytes a second, below which a large file is not waited for
 NO_HUB = "NoHub"  # in place of the Hub's own word for it, where somebody else answered
 _AGAIN = {408, 429, 500, 502, 503, 504}
 _NEXT = re.compile(r'<([^>]*)>;\s*rel="next"')
-_REPOSITORY = re.compile(r"/(?:api/)?kernels/([A-Za-z0-9_][\w.-]*/[A-Za-z0-9_][\w.-]*)(?:/|$)", re.ASCII)
+_REPOSITORY = r"/(?:api/)?{}/([A-Za-z0-9_][\w.-]*/[A-Za-z0-9_][\w.-]*)(?:/|$)"
 
 
 Answer = TypeVar("Answer")
@@ -127,7 +125,9 @@ class Hub:
         Raises:
             HubFault: There is no answer, or it is a no.
         """
-        url = f"{self.settings.endpoint}/kernels/{quote(repository)}/resolve/{commit}/{quote(path)}"
+        kind, name = parts(repository)
+        inside = quote(name if kind == "models" else f"{kind}/{name}")
+        url = f"{self.settings.endpoint}/{inside}/resolve/{commit}/{quote(path)}"
 
         def read(response: Any) -> None:
             if response.status_code == 200:  # all of it, whatever was asked for
@@ -155,6 +155,10 @@ class Hub:
     def _tried(
         self, url: str, repository: str, what: str, read: Read[Answer], resume: Callable[[], int] | None
     ) -> Answer:
+        # Here, for what is in the cache is not asked for, and the client takes longer to import than to load a kernel.
+        from huggingface_hub.errors import OfflineModeIsEnabled
+        from huggingface_hub.utils import get_session  # type: ignore[attr-defined, unused-ignore]
+
         library = _library()
         for wait in (*WAITS, None):
             headers = self._headers(resume() if resume else 0)
@@ -236,12 +240,13 @@ class Hub:
 
     def _moved(self, response: Any, repository: str) -> Exception:
         place = urlsplit(urljoin(str(response.url), response.headers["Location"]))
-        found = _REPOSITORY.match(place.path)
-        if place.hostname != urlsplit(self.settings.endpoint).hostname or not found or found[1] == repository:
+        kind, name = parts(repository)
+        found = re.match(_REPOSITORY.format(kind), place.path, re.ASCII)
+        if place.hostname != urlsplit(self.settings.endpoint).hostname or not found or found[1] == name:
             shown = f"{place.hostname}{place.path}"
-            message = f"{repository} is said to be at {shown}, needed a kernel repository of this Hub"
+            message = f"{repository} is said to be at {shown}, needed a {kind[:-1]} repository of this Hub"
             return HubFault(f"HTTP {response.status_code}: {message}", status=response.status_code, code=NO_HUB)
-        return Moved(found[1])
+        return Moved(f"{repository.removesuffix(name)}{found[1]}")
 
     def _unheard(self, error: Exception, repository: str, what: str) -> HubFault:
         """Return the fault of a request that got no answer; the next one is not even sent, if nobody is there."""
@@ -256,7 +261,8 @@ class Hub:
     def _refused(self, response: Any, repository: str, what: str) -> HubFault:
         status, code = response.status_code, response.headers.get("X-Error-Code")
         sent = self.settings.sent
-        page = f"{self.settings.shown}/kernels/{quote(repository)}"
+        kind, name = parts(repository)
+        page = f"{self.settings.shown}/{quote(name if kind == 'models' else f'{kind}/{name}')}"
         if code == "RevisionNotFound":
             message = f"{repository} has no such revision, needed {what}"
         elif code == "EntryNotFound":
@@ -271,7 +277,7 @@ class Hub:
             message = f"access to {repository} is forbidden, {sent}; needed {what}"
         elif status == 404:
             seen = ", as far as the token that was sent may see" if self.settings.token else ""
-            message = f"there is no kernel repository {repository} at {self.settings.shown}{seen}, needed {what}"
+            message = f"there is no {kind[:-1]} repository {name} at {self.settings.shown}{seen}, needed {what}"
         elif status == 429:
             asked = _asked_wait(response)
             wanted = f", it asks to wait {asked:g} s and kerncfg waits {PATIENCE:g} s at most" if asked else ""
@@ -288,6 +294,8 @@ def words_of(path: str, commit: str) -> str:
 
 def _library() -> Any:
     """Return the HTTP library that huggingface_hub speaks through, for the names of its errors."""
+    from huggingface_hub.utils import get_session  # type: ignore[attr-defined, unused-ignore]
+
     return sys.modules[type(get_session()).__module__.partition(".")[0]]
 
 

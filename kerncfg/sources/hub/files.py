@@ -17,11 +17,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
+from urllib.parse import quote
 from uuid import uuid4
 
 from kerncfg.errors import IntegrityError, SourceError
-from kerncfg.sources.hub.asking import words_of
-from kerncfg.sources.hub.memory import checked
+from kerncfg.sources.environment import parts
+from kerncfg.sources.hub.asking import HubFault, words_of
+from kerncfg.sources.hub.memory import Memory, checked, listed
 from kerncfg.sources.hub.revisions import is_commit
 from kerncfg.together import together
 
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from kerncfg.documents.step import Kernel
     from kerncfg.sources.hub.asking import Hub
 
-__all__ = ["bring", "fault", "folder_of", "single"]
+__all__ = ["bring", "fault", "folder_of", "listing", "single"]
 
 _AT_ONCE = 8
 _RUN = {".py", ".so", ".pyd", ".dylib", ".dll"}
@@ -48,6 +50,29 @@ def _end() -> None:
     for part in tuple(_coming):
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
+
+
+def listing(hub: Hub, memory: Memory, place: str, commit: str) -> list[File]:
+    """Return the files of a commit of a repository of any type, from the cache if some run listed them.
+
+    Raises:
+        HubFault: The Hub gives no answer, or none as the Hub gives it.
+        Moved: The repository has another name now.
+    """
+    known = memory.listing(place, commit)
+    if known is not None:
+        return known
+    kind, name = parts(place)
+    address = f"/api/{kind}/{quote(name)}/tree/{commit}?recursive=true"
+    try:
+        entries = list(hub.pages(address, place, f"the files of commit {commit[:12]}"))
+        entries = [entry for entry in entries if entry["type"] == "file"]
+        files = [listed(entry, place) for entry in entries]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        message = f"HTTP 200: the files of {place} came without {error}, needed path, size and oid of each"
+        raise HubFault(message) from error
+    memory.keep_listing(place, commit, entries)
+    return files
 
 
 def folder_of(hub: Hub, kernel: Kernel) -> Path:

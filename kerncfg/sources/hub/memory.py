@@ -64,18 +64,27 @@ class Memory:
         """Return what huggingface_hub, or the `kernels` library, wrote down about a branch or tag."""
         if ref.revision is None or is_commit(ref.revision):
             return None
+        commit = self.commit(ref.location, ref.revision)
+        return Found(repository=ref.location, commits=((ref.revision, commit),)) if commit else None
+
+    def commit(self, repository: str, revision: str) -> str | None:
+        """Return what a branch or tag of a repository of any type meant last."""
         try:
-            commit = self._ref(ref).read_text("utf-8").strip()
+            commit = self._ref(repository, revision).read_text("utf-8").strip()
         except OSError:
             return None
-        return Found(repository=ref.location, commits=((ref.revision, commit),)) if is_commit(commit) else None
+        return commit if is_commit(commit) else None
+
+    def keep_commit(self, repository: str, revision: str, commit: str) -> None:
+        """Write down what a branch or tag means."""
+        _write(self._ref(repository, revision), commit)
 
     def keep_found(self, ref: KernelRef, found: Found) -> None:
         """Write down what a reference led to."""
         data = {"repository": found.repository, "commits": [list(pair) for pair in found.commits]}
         _write(self._place(ref), json.dumps(data, indent=1))
         if ref.revision is not None and found.repository == ref.location and not is_commit(ref.revision):
-            _write(self._ref(ref), found.commits[0][1])
+            self.keep_commit(ref.location, ref.revision, found.commits[0][1])
 
     def listing(self, repository: str, commit: str) -> list[File] | None:
         """Return the files of a commit, if some run listed them.
@@ -99,8 +108,8 @@ class Memory:
     def _tree(self, repository: str, commit: str) -> Path:
         return self._settings.folder(repository) / "trees" / f"{commit}.json"
 
-    def _ref(self, ref: KernelRef) -> Path:
-        return self._settings.folder(ref.location) / "refs" / checked(str(ref.revision), ref.location)
+    def _ref(self, repository: str, revision: str) -> Path:
+        return self._settings.folder(repository) / "refs" / checked(revision, repository)
 
     def _place(self, ref: KernelRef) -> Path:
         at = ref.version or ref.revision or ""
