@@ -196,12 +196,14 @@ def test_looking_on_is_not_compiled_with_the_model() -> None:
 
 def test_masks_that_cannot_be_made_fail_the_row_and_not_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     with bound("qwen3", "python:tests.attention_kernels:interface") as bindings:
-        name = bindings.model.config._attn_implementation
+        model: Any = bindings.model
+        name = model.config._attn_implementation
 
         def raising(*_: Any, **__: Any) -> Any:
             raise RuntimeError("no room for a mask")
 
-        monkeypatch.setitem(ALL_MASK_ATTENTION_FUNCTIONS._global_mapping, name, raising)
+        registry: dict[str, Any] = ALL_MASK_ATTENTION_FUNCTIONS._global_mapping
+        monkeypatch.setitem(registry, name, raising)
         inputs = {"input_ids": attending.tokens()}
         (row,) = verify(bindings, inputs, POLICY).rows
         (timed,) = bench(bindings, inputs, seconds=0.001).rows
