@@ -31,6 +31,8 @@ GROUPS = {
 }
 DOCUMENTS = {
     "lock": "`kerncfg lock`, `lock.save(FILE)`.",
+    "lock-check": "`kerncfg lock --check --json`.",
+    "fetch": "`kerncfg fetch PLAN --json`.",
     "plan": "`kerncfg plan -o FILE`, `plan.save(FILE)`.",
     "explanation": "`kerncfg explain NAME --json`.",
     "difference": "`kerncfg diff PLAN PLAN --json`.",
@@ -42,6 +44,8 @@ DOCUMENTS = {
     "validation": "`kerncfg validate --json`.",
     "doctor": "`kerncfg doctor --json`.",
     "translation": "`kerncfg import FILE… --json`.",
+    "completion": "`kerncfg completion SHELL --json`.",
+    "schema-names": "`kerncfg schema --json`.",
 }
 
 _KINDS = {"string": "text", "object": "map", "array": "list", "boolean": "true or false", "integer": "whole number"}

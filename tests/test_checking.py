@@ -127,6 +127,14 @@ def test_what_is_wrong_with_members_hides_no_kernel() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "said", [{"torch": "1.x.b"}, {"python": "3.12+"}, {"macos": "26..0"}, {"packages": {"triton": "new"}}]
+)
+def test_a_version_of_the_target_that_is_none_is_told_with_the_rest(said: dict[str, Any]) -> None:
+    found = of_data(kernels={"N": "a/b:"}, target={"device": "cpu", **said})
+    assert [path.partition(".")[0] for path, _ in found] == ["kernels", "target"]
+
+
 def test_a_node_that_is_no_map_hides_no_other() -> None:
     found = of_data(kernels=[3], attention={"default": "sdpo"}, policy={"strict": 1})
     paths = [path for path, _ in found]

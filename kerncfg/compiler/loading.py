@@ -99,6 +99,10 @@ class FileConfigSource(HydrasFiles):
         return found
 
 
+# Hydra knows a scheme's class by its name: in another process a launcher finds its own beside this one.
+ListsAsText.__name__ = FileConfigSource.__name__
+
+
 def _texts(part: Any) -> None:
     for name in list(part) if isinstance(part, DictConfig) else ():
         child = part._get_node(name)
@@ -162,10 +166,7 @@ def loader(folder: Path, further: Sequence[str]) -> Iterator[ConfigLoader]:
         _PackagedGroups.further = further
         try:
             _start(folder)
-            started = GlobalHydra.instance().config_loader()
-            for source in started.get_sources():
-                _spare(source)
-            yield started
+            yield GlobalHydra.instance().config_loader()
         finally:
             _PackagedGroups.further = ()
             for kind in (GlobalHydra, VersionBase):

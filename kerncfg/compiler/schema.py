@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from jsonschema import Draft202012Validator
+from jsonschema.validators import extend
 
 from kerncfg.compiler.assign import near
 from kerncfg.compiler.tree import KeyPath, Origins, spell
@@ -105,10 +106,34 @@ class _Places:
         return self.line(path, f"\"'{words}'\"" if self.typed(path) else f"'{words}'")
 
 
+def _if(validator: Any, asked: Any, value: Any, rule: Any) -> Iterator[ValidationError]:
+    """The keyword `if`, without a validator of its own where all that is asked is a type."""
+    if len(asked) == 1 and "type" in asked:
+        holds = validator.is_type(value, asked["type"])
+    else:
+        holds = validator.evolve(schema=asked).is_valid(value)
+    branch = "then" if holds else "else"
+    if branch in rule:
+        yield from validator.descend(value, rule[branch], schema_path=branch)
+
+
+def _all_of(validator: Any, parts: Any, value: Any, rule: Any) -> Iterator[ValidationError]:
+    """The keyword `allOf`, past the parts that are for values of another type: those are most of our schemas'."""
+    for index, part in enumerate(parts):
+        asked = part.get("if")
+        other = asked is not None and len(asked) == 1 and "type" in asked and part.keys() == {"if", "then"}
+        if not other or validator.is_type(value, asked["type"]):
+            yield from validator.descend(value, part, schema_path=index)
+
+
+_Validator: Any = extend(Draft202012Validator, {"if": _if, "allOf": _all_of})  # type: ignore[no-untyped-call]
+
+
 @functools.cache
 def _validator(name: str) -> Draft202012Validator:
     circular = {part: found for known in names() for part, found in _circular(known).items()}
-    return Draft202012Validator({**_without_references(schema(name), name), "$defs": circular})
+    found: Draft202012Validator = _Validator({**_without_references(schema(name), name), "$defs": circular})
+    return found
 
 
 @functools.cache
@@ -124,7 +149,7 @@ def _without_references(node: Any, name: str) -> Any:
         return [_without_references(item, name) for item in node]
     if not isinstance(node, dict):
         return node
-    said = {key: value for key, value in node.items() if key not in ("$ref", "$defs")}
+    said = {key: value for key, value in node.items() if key not in ("$ref", "$defs", "$schema")}
     beside = {key: _without_references(value, name) for key, value in said.items()}
     if "$ref" not in node:
         return beside

@@ -25,7 +25,7 @@ class _Brief:
             return None
         fill = spec.loader.exec_module
 
-        def exec_module(module: ModuleType) -> None:
+        def exec_module(module: Any) -> None:
             fill(module)
             own: Any = module
             measure, rounds = own.bench, own.rounds
