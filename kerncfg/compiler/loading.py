@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import hydra
-from hydra._internal.core_plugins.file_config_source import FileConfigSource as HydrasFiles
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.plugins import Plugins
@@ -82,11 +82,10 @@ def hydra_folder(config_dir: Path | None) -> Iterator[Path]:
     yield folder
 
 
-class FileConfigSource(HydrasFiles):
+class ListsAsText(FileConfigSource):
     """Files whose lists of candidates are text: OmegaConf lays text over a map, and a list not.
 
-    For a job's start only: what the job is about, it composes itself. Hydra's registry, which a launcher's process gets
-    too, tells classes apart by their names, so this one has the name of the one that it stands for.
+    For a job's start only: what the job is about, it composes itself.
     """
 
     def load_config(self, config_path: str) -> ConfigResult:
@@ -117,7 +116,7 @@ def lists_replace() -> Iterator[None]:
     """Let lists take the place of maps where Hydra itself composes files; it would raise."""
     types = SourcesRegistry.instance().types
     before = types["file"]
-    types["file"] = FileConfigSource
+    types["file"] = ListsAsText
     try:
         yield
     finally:
