@@ -14,6 +14,7 @@ from kerncfg.compiler.compose import Origins, compose
 from kerncfg.compiler.composed import plain
 from kerncfg.compiler.policy import Request, refused
 from kerncfg.compiler.resolve import resolve
+from kerncfg.compiler.shared import of_job
 from kerncfg.documents.lock import Lock
 from kerncfg.documents.plain import half
 from kerncfg.documents.target import Mode, Target
@@ -166,6 +167,7 @@ def _composed(
         raise ConfigError(f"config= holds half of a character: {broken}, expected text in UTF-8")
     if config:
         data, origins = {**data, **config}, origins.saying(config)
+        origins = replace(origins, shared=(*origins.shared, *of_job()))
     return data, origins
 
 

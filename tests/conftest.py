@@ -7,16 +7,19 @@ import gc
 import importlib
 import os
 import shutil
+import subprocess
 import tempfile
 import warnings
 from collections.abc import Generator, Iterator
 from importlib.metadata import distributions
 from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.hub.guard import brief
-from tests.hub.guard.loopback import guards
+from tests.hub.guard import brief, loopback
+from tests.hub.guard.loopback import EVERY_REFUSAL, guarded, guards
 
 pytest_plugins = ["tests.hub.fixtures"]
 
@@ -36,16 +39,35 @@ if find_spec("setuptools"):
 
 brief.install()
 
+_GUARD = str(Path(loopback.__file__).parent)
 _MAY_SKIP = ("gpu", "peers")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def loopback_only() -> Iterator[None]:
-    """Refuse every connection that would leave this machine, for as long as tests run."""
+    """Refuse every connection that would leave this machine, also of processes that tests start; that one was tried
+    fails the last test, and names the one that did.
+    """
+    log = Path(tempfile.mkdtemp(prefix="kerncfg-refusals-"), "refusals")
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(EVERY_REFUSAL, str(log))
         for owner, name, call in guards():
             patch.setattr(owner, name, call)
+        patch.setattr(subprocess.Popen, "__init__", _start)
         yield
+    assert not log.exists(), log.read_text("utf-8")
+
+
+_popen = subprocess.Popen.__init__
+
+
+def _start(self: Any, args: Any, *rest: Any, **options: Any) -> None:
+    """Start a process under the same guard, but for `pip`, which brings the peers."""
+    words = [args] if isinstance(args, str | bytes) else [*args]
+    if "pip" not in words:
+        environment = options.get("env")
+        options["env"] = guarded(dict(os.environ if environment is None else environment), _GUARD)
+    _popen(self, args, *rest, **options)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -127,6 +127,14 @@ def test_what_is_wrong_with_members_hides_no_kernel() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "said", [{"torch": "1.x.b"}, {"python": "3.12+"}, {"macos": "26..0"}, {"packages": {"triton": "new"}}]
+)
+def test_a_version_of_the_target_that_is_none_is_told_with_the_rest(said: dict[str, Any]) -> None:
+    found = of_data(kernels={"N": "a/b:"}, target={"device": "cpu", **said})
+    assert [path.partition(".")[0] for path, _ in found] == ["kernels", "target"]
+
+
 def test_a_node_that_is_no_map_hides_no_other() -> None:
     found = of_data(kernels=[3], attention={"default": "sdpo"}, policy={"strict": 1})
     paths = [path for path, _ in found]
@@ -146,6 +154,15 @@ def test_composing_goes_on_without_what_cannot_be_read(mine: Path) -> None:
 def test_what_an_unread_override_may_have_changed_is_not_judged() -> None:
     words = ["kernels.X={cuda: [a", "kernels.X.cuda.version=3", "kernels.X.cuda.capability='>'", "kernels.Y=a/b:"]
     assert told(*words) == ["kernels.X", "kernels.Y"]
+
+
+def test_an_interpolation_that_leads_nowhere_hides_nothing_beside_it(mine: Path) -> None:
+    write(
+        mine, kernels="X: {cuda: '${kernels.Y}', cpu: builtin, rocm: {kernel: '${kernels.Z}', version: 3}, cpuu: 1}\n"
+    )
+    assert told("kernels=mine", config_dir=mine) == [
+        "kernels.X.cuda", "kernels.X.cpu", "kernels.X.rocm.kernel", "kernels.X.cpuu",
+    ]  # fmt: skip
 
 
 def test_a_broken_experiment_leaves_nothing_that_can_be_judged(mine: Path) -> None:

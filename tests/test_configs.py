@@ -81,9 +81,9 @@ def test_repositories_of_each_type_are_read_at_branch_tag_and_commit(
     made.tag("v1.0")
     commit = made.branches["main"]
     said = {"commit": commit, "short": commit[:8]}.get(revision, revision.replace("/", "%2F"))
-    found = planned("experiment=fast", search=f"hydra.searchpath=[hf://{prefix}acme/shared@{said}]")
-    assert found.step("RMSNorm").kind == "bind"
-    assert found.searchpath == {f"hf://{prefix}acme/shared@{said}": commit}
+    found = configs.opened(f"hf://{prefix}acme/shared@{said}")
+    assert found.commit == commit and found.pinned == f"hf://{prefix}acme/shared@{commit}"
+    assert found.read("kernels/theirs.yaml").decode() == FILES["kernels/theirs.yaml"]
 
 
 def test_a_folder_of_a_repository_is_a_search_path_too(hub: TestHub) -> None:
@@ -231,6 +231,14 @@ def test_a_large_file_is_read_where_it_lies_and_weights_are_left_there(hub: Test
     )
     assert planned("kernels=big", "inherited=none").step("RMSNorm").kind == "bind"
     assert hub.log.kinds() == {"revision": 1, "tree": 1, "resolve": 1, "cdn": 1}
+
+
+def test_a_file_too_large_for_a_configuration_is_not_fetched(hub: TestHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared(hub)
+    monkeypatch.setattr(configs, "LARGEST", 20)
+    with pytest.raises(SourceError, match=r"experiment/fast\.yaml has \d+ bytes, needed 20 at most"):
+        planned("experiment=fast")
+    assert "resolve" not in hub.log.kinds()
 
 
 def test_the_users_own_folder_and_packaged_groups_go_before_the_hub(hub: TestHub, tmp_path: Path) -> None:

@@ -46,6 +46,8 @@ def refused(hub: TestHub, text: str, *words: str, path: str = "experiment/theirs
         ("kernels: {X: 'C:\\k:K'}", "2:11: kernels.X", "cannot name"),
         ("attention: {default: ../fa}", "2:13: attention.default", "cannot name '../fa'"),
         ("fusions: {f: {kernel: 'python:a:B'}}", "2:15: fusions.f.kernel", "cannot name 'python:a:B'"),
+        ("kernels: {X: 'kernels-community/a@refs/pr/1:K'}", "2:11: kernels.X", "which anybody may propose"),
+        ("kernels: {X: {kernel: 'a/b:K', revision: refs/pr/1}}", "2:32: kernels.X.revision", "anybody may propose"),
         ("model: {factory: 'python:os:getcwd'}", "2:9: model.factory", "cannot name 'python:os:getcwd'"),
         ("model: {pretrained: '${oc.env:HOME}'}", "2:9: model.pretrained", "cannot look up"),
         ("model: {pretrained: '${oc.decode:x}'}", "2:9: model.pretrained", "cannot look up"),
@@ -64,18 +66,18 @@ def refused(hub: TestHub, text: str, *words: str, path: str = "experiment/theirs
         ("defaults: ['../../../etc/x']", "2:12: defaults.0", "cannot choose"),
     ],
 )
-def test_each_form_is_refused_where_it_stands(hub: TestHub, text: str, where: str, message: str) -> None:
-    (issue,) = refused(hub, f"{GLOBAL}{text}\n").issues
+def test_each_form_is_refused_where_it_stands(text: str, where: str, message: str) -> None:
+    (issue,) = forbidden(parse(f"{GLOBAL}{text}\n", Place("hub", "hf://evil/conf@main/x.yaml")))
     assert message in issue.message
-    assert where in issue.where and str(issue.file) == "hf://evil/conf@main/experiment/theirs.yaml"
+    assert where in issue.where and str(issue.file) == "hf://evil/conf@main/x.yaml"
     assert issue.hint
-    home = os.environ["HOME"]
-    assert home not in str(issue)
+    assert os.environ["HOME"] not in str(issue)
 
 
 def test_all_faults_of_a_file_are_told_at_once(hub: TestHub) -> None:
     found = refused(hub, f"{GLOBAL}trust: {{}}\nkernels: {{X: 'python:a:B', Y: ./d:K}}\n")
     assert [issue.line for issue in found.issues] == [2, 3, 3]
+    assert {issue.file for issue in found.issues} == {"hf://evil/conf@main/experiment/theirs.yaml"}
 
 
 @pytest.mark.parametrize("header", ["", "# @package trust\n", "# @package trust.publishers\n"])

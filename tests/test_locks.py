@@ -60,7 +60,10 @@ ENVIRONMENTS = {
     "offline": ({"HF_HUB_OFFLINE": "1"}, "as last resolved, for HF_HUB_OFFLINE is set"),
     "offline, and nothing known": ({"HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": "other"}, "HF_HUB_OFFLINE is set, and"),
     "nobody there": ({"HF_ENDPOINT": "http://127.0.0.1:9"}, "as last resolved, for the Hub at http://127.0.0.1:9 gave"),
-    "switched off": ({"USE_HUB_KERNELS": "0"}, "Hub kernels are switched off by USE_HUB_KERNELS"),
+    "switched off": (
+        {"USE_HUB_KERNELS": "0"},
+        "Hub kernels are switched off by USE_HUB_KERNELS, needed 1, ON, YES or TRUE",
+    ),
 }
 
 

@@ -162,12 +162,12 @@ def _job(lr: float, rows: list[str]) -> dict[str, object]:
         "target": "9.0",
         "nodes_agree": True,
         "threads_agree": True,
-        "different": 4,
+        "different": 8,
         "job": "app",
     }
 
 
-def test_all_of_it_works_inside_someone_elses_hydra_job_and_in_threads(
+def test_all_of_it_works_inside_someone_elses_hydra_job_and_in_eight_threads(
     installed: Path, users: Path, tmp_path: Path
 ) -> None:
     said = _run(installed, FOREIGN, "lr=0.2", "hydra.run.dir=made", cwd=tmp_path)

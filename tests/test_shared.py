@@ -43,7 +43,8 @@ Plugins.instance().register(HubGroups)  # as the installed plugin does
 def main(config):
     kernels = OmegaConf.to_container(config.kernels)
     plan = kerncfg.plan(config={"kernels": kernels, "inherited": {}}, target="cpu")
-    print(json.dumps({"lr": config.lr, "own": [step.name for step in plan.steps if step.own]}))
+    own = [step.name for step in plan.steps if step.own]
+    print(json.dumps({"lr": config.lr, "own": own, "searchpath": dict(plan.searchpath)}))
 
 main()
 """
@@ -148,7 +149,9 @@ def test_a_job_of_an_application_writes_down_the_commit(hub: TestHub, tmp_path: 
         [sys.executable, "app.py", *words], cwd=tmp_path, env=hub.environment(), capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == {"lr": 0.1, "own": ["RMSNorm"]}
+    pinned_there = f"hf://acme/shared@{made.branches['main']}"
+    searchpath = {pinned_there: made.branches["main"]}
+    assert json.loads(done.stdout) == {"lr": 0.1, "own": ["RMSNorm"], "searchpath": searchpath}
     assert f"acme/shared@{made.branches['main']}" in (tmp_path / "made/.hydra/hydra.yaml").read_text()
     with hub.unreachable():
         done = subprocess.run(

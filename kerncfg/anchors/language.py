@@ -32,7 +32,11 @@ ON_THE_COMMAND_LINE: Mapping[str, tuple[str, ...]] = {
     "no-such-group": ("… is no group", "the config's defaults list has no such entry"),
     "config-folder": ("the config folder … is …",),
     "search-path": ("hydra.searchpath cannot be used: …", "must be a list of addresses", "there is no folder …"),
-    "hub-address": ("… is no address on the Hub: …", "there is no … file in it, at commit …"),
+    "hub-address": (
+        "… is no address on the Hub: …",
+        "… has … bytes, needed … at most",
+        "there is no … file in it, at commit …",
+    ),
     "arguments": (
         "explain needs one name, found …",
         "diff needs two plan files, found …",
@@ -57,6 +61,7 @@ IN_FILES: Mapping[str, tuple[str, ...]] = {
         "a fetched file cannot steer Hydra",
         "a fetched file cannot hold `_target_`, which names code of this machine",
         "a fetched file cannot name …, code or a folder of this machine",
+        "a fetched file cannot name …, which anybody may propose to a publisher you trust",
         "a fetched file cannot look up …",
         "a fetched file cannot choose …",
         "… brings a fetched file what it cannot say: …",

@@ -21,7 +21,6 @@ from kerncfg.cli.machines import completion, doctor
 from kerncfg.cli.plans import diff, explain, plan
 from kerncfg.cli.sharing import pull, push
 from kerncfg.cli.words import code, told
-from kerncfg.variables import unread
 
 __all__ = ["main", "program"]
 
@@ -38,6 +37,7 @@ def program(ctx: click.Context) -> None:
     Exit codes: 0 fine, 1 findings, 2 unknown option or command, 3 environment or network.
     """
     from kerncfg.errors import KerncfgWarning
+    from kerncfg.variables import unread
 
     if ctx.invoked_subcommand != doctor.name:  # which has it among its findings
         for name, cure in unread(os.environ):

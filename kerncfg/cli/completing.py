@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import (
@@ -16,6 +15,9 @@ from click.shell_completion import (
     get_completion_class,
     split_arg_string,
 )
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["SHELLS", "VARIABLE", "Complete", "joined", "prepare", "script", "words"]
 
@@ -36,7 +38,7 @@ def words(*, names: bool = False, files: bool = False, experiments: bool = False
         folder: Path | None = ctx.params.get("config_dir")
         found = [name for name in offers.names(folder) if name.startswith(incomplete)] if names else []
         found += [name for name in offers.experiments(folder) if name.startswith(incomplete)] if experiments else []
-        found += offers.offers(incomplete, folder)
+        found += offers.offers(incomplete, folder, offers.searched(ctx.params.get("words") or ()))
         items = [CompletionItem(value) for value in found]
         return items or ([CompletionItem(incomplete, type="file")] if files else [])
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from kerncfg.cli import completing
 from kerncfg.cli.words import as_data, asking, data, is_override, overrides_in, told
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["schema", "show", "validate"]
 
@@ -19,6 +22,8 @@ def validate(words: tuple[str, ...], config_dir: Path | None, as_json: bool) -> 
 
     Tells every fault in one run, each with its place. A word with a = or a leading ~ is an override, any other a file.
     """
+    from pathlib import Path
+
     from kerncfg import api
     from kerncfg.compiler.checking import check_file
     from kerncfg.errors import ConfigError, Issue

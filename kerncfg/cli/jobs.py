@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext, redirect_stdout
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -14,6 +13,8 @@ from kerncfg.cli import completing
 from kerncfg.cli.words import PLACE, as_data, asking, code, data, locking, overrides_in, told, trusting
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from kerncfg.run import Outcome
 
 __all__ = ["bench", "compare", "report", "run", "verify"]
@@ -153,6 +154,8 @@ def compare(folders: tuple[Path, ...], output: Path | None, as_json: bool) -> in
 
     Prints one line for each run, and makes one HTML page of all. The exit code is 1 if one of them failed.
     """
+    from pathlib import Path
+
     from kerncfg.page.sweep import compare as made
 
     place = output or (folders[0] if len(folders) == 1 else Path()) / "compare.html"

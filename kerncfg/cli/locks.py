@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -14,6 +13,8 @@ from kerncfg.cli import completing
 from kerncfg.cli.words import PLACE, as_data, asking, data, overrides_in, trusting
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from kerncfg.documents.lock import Lock, Pin
     from kerncfg.documents.plan import Kernel
 
@@ -42,6 +43,8 @@ def lock(
     That is its commit and its builds, with the digest of every file. What the lock holds already stays as it is, but
     for what --upgrade names.
     """
+    from pathlib import Path
+
     from kerncfg import api, locking
     from kerncfg.documents.lock import Lock
     from kerncfg.errors import ConfigError

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -12,6 +11,8 @@ from kerncfg.cli import completing
 from kerncfg.cli.words import PLACE, as_data, asking, data, is_override, locking, overrides_in, see, trusting
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from kerncfg.documents.step import Step
 
 __all__ = ["diff", "explain", "plan"]

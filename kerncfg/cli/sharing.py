@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from kerncfg.cli import completing
-from kerncfg.cli.words import as_data, asking, data, locking, overrides_in, trusting
+from kerncfg.cli.words import PLACE, as_data, asking, data, locking, overrides_in, trusting
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from kerncfg.sharing.push import Parcel
 
 __all__ = ["pull", "push"]
@@ -88,7 +89,7 @@ def _tell(parcel: Parcel) -> None:
 
 @click.command()
 @click.argument("repository", metavar="ORG/REPO[@REVISION]")
-@click.argument("folder", required=False, type=click.Path(path_type=Path), metavar="[DIR]")
+@click.argument("folder", required=False, type=PLACE, metavar="[DIR]")
 @click.option("--force", is_flag=True, help="Write over files that are there.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be written.")
 @as_data

@@ -19,6 +19,7 @@ __all__ = ["KIND", "forbidden", "laundered"]
 
 KIND = "hub"  # of the origins of what was fetched
 
+_PROPOSED = re.compile(r"(^|@)refs/")  # a pull request of the Hub
 _WHOLE = re.compile(r"\$\{[\w.\[\]-]+\}")
 # The nodes that only whoever runs kerncfg says.
 _OWN = {"trust": "a fetched file cannot grant trust", "hydra": "a fetched file cannot steer Hydra"}
@@ -86,6 +87,9 @@ def _fault(text: str) -> tuple[str, str] | None:
         return message, "write the value out; nothing of the environment is read for a fetched file"
     if _is_local(text):
         return f"a fetched file cannot name {text!r}, code or a folder of this machine", _SELF
+    if _PROPOSED.search(text):
+        message = f"a fetched file cannot name {text!r}, which anybody may propose to a publisher you trust"
+        return message, "name a branch, a tag or a commit that the publisher has released"
     return None
 
 

@@ -98,6 +98,10 @@ class ListsAsText(FileConfigSource):
         return found
 
 
+# Hydra knows a scheme's class by its name: in another process a launcher finds its own beside this one.
+ListsAsText.__name__ = FileConfigSource.__name__
+
+
 def _texts(part: Any) -> None:
     for name in list(part) if isinstance(part, DictConfig) else ():
         child = part._get_node(name)

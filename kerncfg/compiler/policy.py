@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CHECKS", "HUB_OFF", "Check", "Request", "moved", "no_fit", "refused", "trusted", "unconsented", "unfit"]
 
-HUB_OFF = "Hub kernels are switched off by USE_HUB_KERNELS"
+HUB_OFF = "Hub kernels are switched off by USE_HUB_KERNELS, needed 1, ON, YES or TRUE"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +128,7 @@ def _no_build(candidate: Candidate, pin: Pin, request: Request) -> str | None:
 def no_fit(pin: Pin, target: Target) -> str:
     """Return why none of a pin's builds can run on a target, and the newest version that has one which can."""
     verdicts = "; ".join(f"{build.name}: {build.refusal(target)}" for build in pin.builds if build.variant)
-    return f"no build fits: {verdicts or 'there is none'}{_elsewhere(pin, target)}"
+    return f"no build fits: {verdicts or f'found none, needed one for {target.device}'}{_elsewhere(pin, target)}"
 
 
 def _elsewhere(pin: Pin, target: Target) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.object_type import ObjectType
 from hydra.errors import CompactHydraException
 from hydra.plugins.config_source import ConfigResult, ConfigSource
@@ -23,7 +24,7 @@ from kerncfg.errors import ConfigError, Issue, KerncfgError, SourceError
 if TYPE_CHECKING:
     from kerncfg.compiler.tree import KeyPath, Node
 
-__all__ = ["SCHEME", "HubGroups", "NotShared", "header_of", "opened", "pinned", "prefix_of", "remember"]
+__all__ = ["SCHEME", "HubGroups", "NotShared", "header_of", "of_job", "opened", "pinned", "prefix_of", "remember"]
 
 SCHEME = "hf"
 _OPENER = "kerncfg.sources.hub.configs"
@@ -135,6 +136,15 @@ def prefix_of(path: str, header: Mapping[str, str | None]) -> KeyPath:
     if package is None:
         return tuple(path.split("/")[:-1])
     return tuple(part for part in package.split(".") if part != "_global_")
+
+
+def of_job() -> tuple[tuple[str, str], ...]:
+    """Return the places on the Hub that the Hydra job around this was composed from, each with its commit."""
+    if not HydraConfig.initialized():
+        return ()
+    places = [source.path for source in HydraConfig.get().runtime.config_sources if source.schema == SCHEME]
+    found = ((f"{SCHEME}://{place}", re.search(r"@([0-9a-f]{40})", place)) for place in places)
+    return tuple((address, commit[1]) for address, commit in found if commit)
 
 
 def header_of(text: str, place: Place) -> dict[str, str | None]:

@@ -307,9 +307,16 @@ def _identical(o: torch.Tensor, r: torch.Tensor | None) -> Difference:
     truth, _, own, _ = _finite(o, o, r)
     error = _ratio(own, truth)
     own_error = None if r is None else error
-    gain = _factor(own, truth)
-    shares = {"identical": 1.0, "within": 1.0, "count": o.numel()}
-    return Difference(max_abs=0.0, max_rel=0.0, error=error, original_error=own_error, gain=gain, **shares)
+    return Difference(
+        max_abs=0.0,
+        max_rel=0.0,
+        error=error,
+        original_error=own_error,
+        gain=_factor(own, truth),
+        identical=1.0,
+        within=1.0,
+        count=o.numel(),
+    )
 
 
 def _ratio(off: torch.Tensor, truth: torch.Tensor) -> float:
@@ -355,7 +362,9 @@ def _scale(tensor: torch.Tensor) -> torch.Tensor:
 def _row_rms(tensor: torch.Tensor) -> torch.Tensor:
     by_row = tensor.dim() > 1 and tensor.shape[-1] >= _SHORTEST_ROW
     along: dict[str, Any] = {"dim": -1, "keepdim": True} if by_row else {}
-    found = torch.linalg.vector_norm(tensor, **along) / math.sqrt(tensor.shape[-1] if by_row else tensor.numel())
+    found: torch.Tensor = torch.linalg.vector_norm(tensor, **along) / math.sqrt(
+        tensor.shape[-1] if by_row else tensor.numel()
+    )
     if bool(found.isfinite().all()):
         return found
     finite = torch.where(tensor.isfinite(), tensor, 0).square()

@@ -224,7 +224,7 @@ def _made(scheme: str, sources: Mapping[str, str]) -> Source:
         points = importlib.metadata.entry_points(group="kerncfg.sources", name=scheme)
         place = next((point.value for point in points), None)
     if place is None:
-        raise _NoSource(f"no source for {scheme!r} kernels is installed")
+        raise _NoSource(f"no source for {scheme!r} kernels is installed, needed an entry point in kerncfg.sources")
     module, _, name = place.partition(":")
     try:
         source: Source = getattr(importlib.import_module(module), name)()

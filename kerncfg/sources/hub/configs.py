@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Place", "Shared", "gathered", "opened", "place_of"]
 
 SHAPE = "hf://org/repo@main, hf://datasets/org/repo@main or hf://kernels/org/repo@v1"
+LARGEST = 10_000_000  # bytes of a file that is read as a configuration
 _KINDS = {"model": "models", "dataset": "datasets", "kernel": "kernels"}
 _ENDING = ".yaml"
 
@@ -89,6 +90,9 @@ class Shared:
             SourceError: It cannot be had.
         """
         file = self.files[path]
+        if file.size > LARGEST:
+            message = f"{self.address}: {path} has {file.size} bytes, needed {LARGEST} at most"
+            raise SourceError(message, hint="it is no configuration; name another place")
         try:
             return single(Hub(self.settings), self.place.repository, self.commit, file.path, file).read_bytes()
         except SourceError as error:
