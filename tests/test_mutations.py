@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from kerncfg.api import checked
 from kerncfg.compiler.checking import check
-from kerncfg.compiler.compose import compose
+from kerncfg.compiler.compose import _Composition, compose
 from kerncfg.compiler.normalise import normalise
 from kerncfg.compiler.resolve import resolve
 from kerncfg.compiler.schema import validate
@@ -19,6 +22,9 @@ from tests.builders import locked, request
 from tests.mutating import command_line, mutated
 
 if TYPE_CHECKING:
+    from hydra.core.override_parser.types import Override
+    from hydra.types import RunMode
+
     from kerncfg.documents.plan import Plan
 
 PARTS = 4
@@ -100,6 +106,48 @@ def test_a_mutated_document_gives_a_plan_or_an_error_of_ours(part: int, document
     assert 300 < plans < 4_500  # both ends are reached
 
 
+def _of_value(loader: ConfigLoaderImpl, override: Override) -> bool:
+    """Whether Hydra takes an override for one of a value, as its own `Overrides` asks."""
+    return isinstance(override.value(), dict) or not loader.repository.group_exists(override.key_or_group)
+
+
+def said(words: list[str]) -> Any:
+    """What comes of a command line: its document, or its faults."""
+    try:
+        return checked(*words)
+    except ConfigError as error:
+        return error.issues
+
+
+@pytest.fixture
+def remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let Hydra make one list of files for the same choices of options, and read each once: they stay as they are.
+
+    That is most of what a composition costs, and overrides of values have no part in it.
+    """
+    anew, known, parser = ConfigLoaderImpl.compute_defaults_list, dict[Any, Any](), OverridesParser.create()
+
+    def compute(self: ConfigLoaderImpl, config_name: str | None, overrides: list[str], run_mode: RunMode) -> Any:
+        read = parser.parse_overrides(overrides)
+        values = [each for each in read if not each.is_sweep_override() and _of_value(self, each)]
+        choices = [each.input_line or "" for each in read if each not in values]
+        key = (config_name, *(source.path for source in self.get_sources()), *choices)
+        if key not in known:
+            try:
+                known[key] = anew(self, config_name, choices, run_mode)
+            except Exception:
+                return anew(self, config_name, overrides, run_mode)
+        return replace(known[key], config_overrides=[*known[key].config_overrides, *values])
+
+    def file(self: Any, config_path: str, loader: Any) -> Any:
+        key = (*(source.path for source in loader.get_sources()), config_path)
+        return files[key] if key in files else files.setdefault(key, read_anew(self, config_path, loader))
+
+    files, read_anew = dict[Any, Any](), _Composition.file
+    monkeypatch.setattr(_Composition, "file", file)
+    monkeypatch.setattr(ConfigLoaderImpl, "compute_defaults_list", compute)
+
+
 def composed(words: list[str]) -> bool:
     """Compose a command line; whatever is not a `ConfigError` is a failure."""
     started = time.process_time()
@@ -119,11 +167,21 @@ def drawn(seed: int, count: int) -> int:
     return sum(composed(command_line(draw)) for _ in range(count))
 
 
+def test_what_is_remembered_makes_no_difference(request: pytest.FixtureRequest) -> None:
+    draw = Random(9)
+    lines = [command_line(draw) for _ in range(40)]
+    anew = [repr(said(words)) for words in lines]
+    request.getfixturevalue("remembered")
+    assert [repr(said(words)) for words in lines * 2] == anew * 2
+
+
+@pytest.mark.usefixtures("remembered")
 def test_a_mutated_command_line_gives_a_document_or_an_error_of_ours() -> None:
     assert 20 < drawn(0, 500) < 480
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("remembered")
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("part", range(1, PARTS + 1))
 def test_twenty_thousand_mutated_command_lines(part: int) -> None:
