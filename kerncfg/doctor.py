@@ -203,6 +203,15 @@ def _place(what: str) -> Callable[[str, str], Finding]:
     return judge
 
 
+def _own(name: str, value: str) -> Finding:
+    """Judge a variable of kerncfg's own, all of which name folders that need not be there yet."""
+    place = Path(value).expanduser()
+    if place.is_dir() or not place.exists():
+        return Finding(name=name, severity="ok", found=f"{value}: {KNOWN[name]}")
+    cure = f"name a folder, or unset {name}"
+    return Finding(name=name, severity="error", found=f"{value} is a file", expected=KNOWN[name], cure=cure)
+
+
 def _folders(name: str, value: str) -> Finding:
     """Judge `org/repo=folder:org/repo=folder`."""
     pairs = [entry.partition("=") for entry in value.split(":") if entry]
@@ -238,7 +247,7 @@ FLAGS: Mapping[str, Callable[[str, str], Finding]] = {
     "HF_HUB_OFFLINE": _effect("nothing is asked of the Hub, only the cache is used", "unset it to go online"),
     "HF_ENDPOINT": _endpoint,
     "HF_TOKEN": _secret,
-    **{name: _place(what) for name, what in KNOWN.items()},
+    **dict.fromkeys(KNOWN, _own),
     "TRITON_INTERPRET": _effect("Triton kernels are interpreted, for tests: very slow", "unset it"),
 }
 _NO_FLAGS = {"GH_TOKEN"}  # near to one of them, and something else

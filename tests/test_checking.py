@@ -156,6 +156,15 @@ def test_what_an_unread_override_may_have_changed_is_not_judged() -> None:
     assert told(*words) == ["kernels.X", "kernels.Y"]
 
 
+def test_an_interpolation_that_leads_nowhere_hides_nothing_beside_it(mine: Path) -> None:
+    write(
+        mine, kernels="X: {cuda: '${kernels.Y}', cpu: builtin, rocm: {kernel: '${kernels.Z}', version: 3}, cpuu: 1}\n"
+    )
+    assert told("kernels=mine", config_dir=mine) == [
+        "kernels.X.cuda", "kernels.X.cpu", "kernels.X.rocm.kernel", "kernels.X.cpuu",
+    ]  # fmt: skip
+
+
 def test_a_broken_experiment_leaves_nothing_that_can_be_judged(mine: Path) -> None:
     write(mine, experiment="# @package _global_\nkernels: {X: [\n")
     assert told("experiment=mine", "kernels=mine", config_dir=mine) == [""]

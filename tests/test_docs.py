@@ -256,6 +256,7 @@ def test_the_page_on_overrides_has_tables_of_every_kind() -> None:
 def test_what_the_pages_take_from_the_code_is_up_to_date() -> None:
     pages = runpy.run_path(str(CHECKOUT / "docs/_generate.py"))
     assert (CHECKOUT / "docs/reference.md").read_text("utf-8") == pages["reference"](), _AGAIN
+    assert (CHECKOUT / "docs/python.md").read_text("utf-8") == pages["python"](), _AGAIN
     troubleshooting = (CHECKOUT / "docs/troubleshooting.md").read_text("utf-8")
     assert troubleshooting == pages["troubleshooting"](troubleshooting), _AGAIN
 

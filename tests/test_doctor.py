@@ -263,6 +263,15 @@ def test_a_variable_with_our_prefix_that_is_not_read() -> None:
     assert made.cure == "say policy=strict"
 
 
+def test_a_folder_of_ours_that_is_a_file_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (made,) = flags(KERNCFG_CACHE=str(tmp_path / "file"))
+    assert (made.severity, made.cure) == ("error", "name a folder, or unset KERNCFG_CACHE")
+    for place in (tmp_path, tmp_path / "later"):
+        (made,) = flags(KERNCFG_CACHE=str(place))
+        assert (made.severity, made.found) == ("ok", f"{place}: the folder of what kerncfg keeps between runs")
+
+
 OTHERS = (
     "HF_TOKEN_PATH HF_XET_CACHE HF_ASSETS_CACHE TRANSFORMERS_OFFLINE HF_DATASETS_OFFLINE "
     "HF_DATASETS_CACHE HF_MODULES_CACHE HF_HUB_DISABLE_XET HF_DEBUG TRITON_CACHE_DIR TRITON_HOME "

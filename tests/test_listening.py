@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from kerncfg.applier.adapters.attention_calls import intercepted
+from kerncfg.evidence.bench import bench
 from kerncfg.evidence.capture import Captured, capture
 from kerncfg.evidence.listening import blanked, given, live_rows, moved, nothing_of_padding, padded
+from kerncfg.evidence.verify import verify
 from tests import attending
-from tests.subjects import applied
+from tests.subjects import POLICY, applied
 
 if TYPE_CHECKING:
     from kerncfg.applier.apply import Bindings
@@ -175,3 +178,35 @@ def test_moved_inputs_are_off_by_no_more_than_one_eps() -> None:
     assert mask is LEFT and not torch.equal(query, own[0][0])
     torch.testing.assert_close(query, own[0][0], rtol=2e-7, atol=0)
     assert torch.equal(moved(own, 0)[0][0], query) and not torch.equal(moved(own, 1)[0][0], query)
+
+
+def test_looking_on_is_not_compiled_with_the_model() -> None:
+    graphs: list[Any] = []
+
+    def backend(graph: Any, _: Any) -> Any:
+        graphs.append(graph)
+        return graph
+
+    compiled: Any = torch.compile(attending.model("qwen3"), backend=backend)
+    with applied(compiled, "inherited=none", "attention.x=eager", mode="inference_compile") as bindings:
+        (sample,) = capture(bindings, {"input_ids": attending.tokens()}).samples
+    assert sample.masked is not None
+    assert graphs == []
+
+
+def test_masks_that_cannot_be_made_fail_the_row_and_not_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    with bound("qwen3", "python:tests.attention_kernels:interface") as bindings:
+        model: Any = bindings.model
+        name = model.config._attn_implementation
+
+        def raising(*_: Any, **__: Any) -> Any:
+            raise RuntimeError("no room for a mask")
+
+        registry: dict[str, Any] = ALL_MASK_ATTENTION_FUNCTIONS._global_mapping
+        monkeypatch.setitem(registry, name, raising)
+        inputs = {"input_ids": attending.tokens()}
+        (row,) = verify(bindings, inputs, POLICY).rows
+        (timed,) = bench(bindings, inputs, seconds=0.001).rows
+    said = "the model raised with the masks of its kernel: RuntimeError: no room for a mask"
+    assert (row.passed, row.reason) == (False, said)
+    assert timed.kernel_s is None and said in str(timed)

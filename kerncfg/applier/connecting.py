@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kerncfg.applier.converting import Converted
     from kerncfg.applier.groups import Parts
 
-__all__ = ["Stacks", "around", "connect", "lay_out", "stack_key"]
+__all__ = ["Stacks", "around", "connect", "lay_out", "randomness", "stack_key"]
 
 _CPU = torch.default_generator
 
@@ -35,7 +35,7 @@ def stack_key(found: Scheme, stocks: Sequence[str]) -> tuple[tuple[int, str], ..
 def lay_out(
     code: Any, members: Sequence[nn.Module], paths: Sequence[str], root: nn.Module | None, every: Sequence[Parts] = ()
 ) -> tuple[nn.Module, Scheme]:
-    """Make the layout of a kernel, and find out where its tensors come from; random numbers are left as they were.
+    """Make the layout of a kernel, and find out where its tensors come from; call it within `randomness`.
 
     `every` are the parts of each member, if they are known.
 
@@ -46,7 +46,7 @@ def lay_out(
     names = names_of(cls, members) or []
     try:
         given = arguments(cls, members)
-        with _randomness(members), torch.inference_mode(False):
+        with torch.inference_mode(False):
             layout = cls(**given) if isinstance(given, Mapping) else cls(*given)
     except Unknown as name:
         raise Unfit(f"{cls.__name__} wants {name}, and what that was cannot be told from the module") from None
@@ -59,9 +59,11 @@ def lay_out(
 
 
 @contextmanager
-def _randomness(members: Sequence[nn.Module]) -> Iterator[None]:
-    """Put back the state of the random numbers that initialising parameters draws: `fork_rng`, without its cost."""
-    devices = {tensor.device for member in members for tensor in tensors(member) if tensor.is_cuda}
+def randomness(members: Sequence[nn.Module]) -> Iterator[None]:
+    """Put back the state of the random numbers that making layouts of members draws: `fork_rng`, without its cost."""
+    devices: set[torch.device] = set()
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # else no tensor is there
+        devices = {tensor.device for member in members for tensor in tensors(member) if tensor.is_cuda}
     generators = [_CPU, *(torch.cuda.default_generators[device.index or 0] for device in devices)]
     before = [(generator, generator.get_state()) for generator in generators]
     try:

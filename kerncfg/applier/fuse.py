@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
+from kerncfg.applier.adapters.torch import walk
 from kerncfg.applier.arguments import names_of
 from kerncfg.applier.attributes import attributes
-from kerncfg.applier.connecting import Stacks, around, connect, lay_out, stack_key
+from kerncfg.applier.connecting import Stacks, around, connect, lay_out, randomness, stack_key
 from kerncfg.applier.contract import fit
 from kerncfg.applier.converting import Converted
 from kerncfg.applier.fused import ENTRY, Fusion, Pair, Prepared
-from kerncfg.applier.groups import named_parts
 from kerncfg.applier.layouts import Scheme, Unfit, companion
 from kerncfg.applier.stacking import Stack
 from kerncfg.errors import ConflictError
@@ -35,10 +36,14 @@ __all__ = ["Fusion", "Prepared", "Survey", "fuse", "fusion_of", "prepare", "surv
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Survey:
-    """What is the same for all groups of a model: which parameters are tied, and what classes alone decide."""
+    """What is the same for all groups of a model: which parameters are tied, and what classes alone decide.
+
+    With `still` whoever asked for it puts the random numbers back, once for all groups.
+    """
 
     root: nn.Module
     tied: frozenset[int]
+    still: bool = False
     faults: dict[Any, str | None] = field(default_factory=dict)
     reads: dict[Any, list[str]] = field(default_factory=dict)
 
@@ -69,18 +74,18 @@ def prepare(
         return str(reason)
 
 
-def survey(root: nn.Module) -> Survey:
-    """Look once at a model whose groups are to be prepared."""
-    return Survey(root, _tied(root))
+def survey(root: nn.Module, modules: Sequence[nn.Module] = (), *, still: bool = False) -> Survey:
+    """Look once at a model whose groups are to be prepared; `modules` are all in it, if they are known."""
+    return Survey(root, _tied(modules or walk(root)[1]), still)
 
 
-def _tied(root: nn.Module) -> frozenset[int]:
+def _tied(modules: Sequence[nn.Module]) -> frozenset[int]:
     """Return the ids of the parameters that have several places in a model, or lie where another one lies."""
     seen: set[int] = set()
     starts: dict[int, int] = {}
     found = set()
-    for _, module in named_parts(root):
-        for parameter in module._parameters.values():
+    for parameters in [module._parameters for module in modules if module._parameters]:
+        for parameter in parameters.values():
             if parameter is None:
                 continue
             own = id(parameter)
@@ -140,7 +145,8 @@ class _Preparation:
     def _layout(self, code: Any, alone: bool) -> nn.Module:
         """Make a kernel's layout of the members, and let it read their tensors."""
         try:
-            layout, found = lay_out(code, self.group.modules, self.group.paths, self.survey.root, self.group.parts)
+            with nullcontext() if self.survey.still else randomness(self.group.modules):
+                layout, found = lay_out(code, self.group.modules, self.group.paths, self.survey.root, self.group.parts)
         except Unfit:
             self._check_members(frozenset())  # what is around a parameter hides it, and is the better reason
             raise
@@ -237,7 +243,7 @@ def fuse(prepared: Sequence[Prepared], owner: Owner) -> tuple[Fusion, ...]:
     try:
         for one in prepared:
             fusion = Fusion(one, owner)
-            fusion.make()
+            fusion.make(one.group.parts)
             made.append(fusion)
     except BaseException:
         for fusion in reversed(made):

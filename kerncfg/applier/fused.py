@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from kerncfg.applier.bind import Edit, Owner, bind, bound, unbind
-from kerncfg.applier.connecting import Stacks, around, connect, lay_out, stack_key
+from kerncfg.applier.connecting import Stacks, around, connect, lay_out, randomness, stack_key
 from kerncfg.applier.edits import FUSION as ENTRY
 from kerncfg.applier.groups import named_parts
 from kerncfg.applier.stacking import Stack
@@ -27,7 +27,7 @@ from kerncfg.sources import reload
 
 if TYPE_CHECKING:
     from kerncfg.applier.converting import Converted
-    from kerncfg.applier.groups import Group
+    from kerncfg.applier.groups import Group, Parts
     from kerncfg.documents.plan import Kernel
 
 __all__ = ["ENTRY", "Fusion", "Members", "Pair", "Prepared"]
@@ -140,7 +140,7 @@ class Fusion:
         self.config = prepared.config
         self.notes = prepared.notes
         self.parts = {id(part) for parts in prepared.group.parts for _, part in parts}
-        self.watched = self._watched()
+        self.watched = self._watched(prepared.group.parts)
         self.awaited = False  # whether this is a copy whose members are not all there
         self.edits = tuple(
             _FuseEdit(owner, _forwards(self.codes, place == 0), self.kernels, place == 0)
@@ -156,26 +156,26 @@ class Fusion:
         """Run what the members computed before: each class's own forward, on what the one before returned."""
         return _in_turn(self.members, *arguments, **keywords)
 
-    def make(self) -> None:
-        """Do every edit; on an error none of them stays."""
+    def make(self, every: Sequence[Parts]) -> None:
+        """Do every edit; on an error none of them stays. `every` are the parts of each member."""
         try:
             for converted in self.converted:
                 converted.install(converted.values())
             for stack in self.stacks:
                 stack.join()
-            for member, edit in zip(self.members, self.edits, strict=True):
-                self._enter(member)
+            for member, parts, edit in zip(self.members, every, self.edits, strict=True):
+                self._enter(member, parts)
                 bind(member, edit)
         except BaseException:
             self.revert()
             raise
 
-    def _enter(self, member: nn.Module) -> None:
+    def _enter(self, member: nn.Module, parts: Parts) -> None:
         member.__dict__[ENTRY] = self
         member.__dict__[_APPLY] = _Applied(self, member, member.__dict__.get(_APPLY))
-        parts = {id(part) for _, part in named_parts(member)}
+        inside = {id(part) for _, part in parts}
         for owner in self._all_owners():
-            if id(owner) not in parts:
+            if id(owner) not in inside:
                 continue
             hooks = owner.__dict__["_load_state_dict_post_hooks"]
             hooks[min([0, *hooks]) - 1] = _Loaded(self)
@@ -221,11 +221,13 @@ class Fusion:
             return None
         return "changed since: stacked parameters no longer share one memory, so each call stacks a copy of them"
 
-    def _watched(self) -> tuple[tuple[nn.Module, dict[str, Any], tuple[tuple[str, Any], ...]], ...]:
+    def _watched(
+        self, every: Sequence[Parts]
+    ) -> tuple[tuple[nn.Module, dict[str, Any], tuple[tuple[str, Any], ...]], ...]:
         """Return each part of the members with its children as they are, but for what a layout calls as it is then."""
         layouts = {id(layout): layout for layout in self.layouts if layout is not None}.values()
         own = {id(part._modules) for layout in layouts for _, part in named_parts(layout)}
-        parts = {id(part): part for member in self.members for _, part in named_parts(member)}.values()
+        parts = {id(part): part for parts in every for _, part in parts}.values()
         return tuple(
             [(part, part._modules, tuple(part._modules.items())) for part in parts if id(part._modules) not in own]
         )
@@ -271,7 +273,8 @@ class Fusion:
         for converted in self.converted:
             converted.blank()
         for code in dict.fromkeys(code for code in self.codes if code is not None):
-            layout, found = lay_out(code, self.members, self.paths, None)
+            with randomness(self.members):
+                layout, found = lay_out(code, self.members, self.paths, None)
             for stocks in found.stacked.values():
                 stack = Stack([found.slots[stock] for stock in stocks])
                 stacks.setdefault(stack_key(found, stocks), stack)
@@ -285,7 +288,7 @@ class Fusion:
         self.parts = {id(part) for member in self.members for part in member.modules()}
         self.rejoin()
         self.layouts = made.get(self.codes[0]), made.get(self.codes[1])
-        self.watched = self._watched()
+        self.watched = self._watched([*map(named_parts, self.members)])
 
     def built(self, training: bool) -> nn.Module:
         """Return a layout that was not there yet: of a copy whose members came one by one."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from kerncfg.applier.connecting import randomness
 from kerncfg.applier.contract import MissingAttribute, conditions_fault, device_fault
 from kerncfg.applier.decide import Decisions, Verdict, condition_fault, is_off, joined, said
 from kerncfg.applier.edits import FUSION
@@ -93,7 +94,7 @@ def alone(root: nn.Module, sites: Sites, claims: list[Claim | None], decisions: 
     places = [place for place, claim in enumerate(claims) if claim and claim[1] is None and id(claim[0]) in rows]
     own = {place: Group.of(sites[place]) for place in places}
     within = {part for group in own.values() for part in inner(group)}
-    looked, found = survey(root), []
+    looked, found = survey(root, sites.modules), []
     for place, group in own.items():
         step = rows[id(claims[place][0])]  # type: ignore[index]
         if id(group.modules[0]) in within:
@@ -120,7 +121,7 @@ def _in(step: Step, mode: Mode) -> ModePlan:
     return step.modes.get(mode) or ModePlan(choices=())
 
 
-def decide_fusions(root: nn.Module, found: Groups, decisions: Decisions) -> list[FusionSite]:
+def decide_fusions(root: nn.Module, sites: Sites, found: Groups, decisions: Decisions) -> list[FusionSite]:
     """Return what each group will run; nothing of the model changes.
 
     Raises:
@@ -129,8 +130,9 @@ def decide_fusions(root: nn.Module, found: Groups, decisions: Decisions) -> list
     """
     if not found:
         return []
-    looked = survey(root)
-    return [_Choosing(looked, group, step, decisions).site() for step, own in found.values() for group in own]
+    looked = survey(root, sites.modules, still=True)
+    with randomness([root]):
+        return [_Choosing(looked, group, step, decisions).site() for step, own in found.values() for group in own]
 
 
 def release(

@@ -87,14 +87,14 @@ def settle(plan: Plan, root: nn.Module, modes: tuple[Mode, Mode], owner: Owner) 
     called = function_claims(sites, plan.steps)
     grouped = fusion_groups(root, sites, plan.steps, taken)
     wants_attention = any(step.node == "attention" for step in plan.steps)
-    attentive = parts(root) if wants_attention else ()
+    attentive = parts(root, (sites.paths, sites.modules)) if wants_attention else ()
     attending = attention_claims(attentive, plan.steps)
     decisions = Decisions(plan, modes, owner)
     steps = {id(claim[0]): claim[0] for claim in taken if claim is not None}
     steps |= {id(one.claim[0]): one.claim[0] for one in called}
     steps |= {id(step): step for step, own in grouped.values() if own} | {id(step): step for _, step in attending}
     decisions.admit([*steps.values()], root)
-    fusions = decide_fusions(root, grouped, decisions)
+    fusions = decide_fusions(root, sites, grouped, decisions)
     called, left = release(sites, taken, called, fusions)
     lone = alone(root, sites, taken, decisions)
     called, inside = release(sites, taken, called, lone)

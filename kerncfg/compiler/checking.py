@@ -50,7 +50,7 @@ def check(
             return normalise(document, origins=origins, base=base)
         except ConfigError as error:
             raise ConfigError(_ordered(error.issues, document)) from error
-    dark = [part for part, _ in found]
+    dark = {part for part, _ in found}
     findings = [finding for finding in findings if not _inside(finding[0], dark)]
     issues = [*(issue for _, issue in found), *(issue for _, _, issue in findings)]
     rows = _judged(document, [*((part, "") for part in dark), *((path, rule) for path, rule, _ in findings)])
@@ -74,7 +74,7 @@ def check_file(file: Path) -> list[Issue]:
     root = Node({prefix[0]: node}, node.origin) if prefix else node
     origins, plain = Origins(root), root.plain()
     found = unfit(root)
-    later = [path for path, leaf in leaves(root) if isinstance(leaf.value, str) and "${" in leaf.value]
+    later = {path for path, leaf in leaves(root) if isinstance(leaf.value, str) and "${" in leaf.value}
     findings = [
         ((*prefix, *path), rule, issue)
         for path, rule, issue in schema.faults(plain[name] if prefix else plain, name, origins=origins, prefix=prefix)
@@ -105,8 +105,8 @@ def _name_for(file: Path) -> str:
     raise ConfigError([Issue(message="cannot tell which schema it follows", file=str(file), hint=hint)])
 
 
-def _inside(path: KeyPath, parts: Iterable[KeyPath]) -> bool:
-    return any(path[: len(part)] == part for part in parts)
+def _inside(path: KeyPath, parts: set[KeyPath]) -> bool:
+    return any(path[:length] in parts for length in range(len(path) + 1))
 
 
 def _ordered(issues: Iterable[Issue], document: Mapping[str, Any]) -> list[Issue]:
@@ -170,9 +170,11 @@ def _take_out(rows: dict[str, Any], path: KeyPath, rule: str) -> None:
         holder[last] = _MEMBERS
     elif rule == "not" and isinstance(value, dict):
         holder[last] = {key: child for key, child in value.items() if key not in _VERSIONS}
-    elif last == "kernel" and value is not None:
+    elif last == "kernel" and (value is not None or not rule):
         _take_key(holder, last)
         holder[last] = None
+    elif value is None and not rule and _may_be_off(last, path):
+        pass  # composing put it there
     elif value is None and len(path) > 1 and _may_be_off(last):
         _take_out(rows, path[:-1], "")
     elif isinstance(holder, list) or (value is not None and rule not in _OF_KEYS and _may_be_off(last, path)):

@@ -165,7 +165,10 @@ def loader(folder: Path, further: Sequence[str]) -> Iterator[ConfigLoader]:
         _PackagedGroups.further = further
         try:
             _start(folder)
-            yield GlobalHydra.instance().config_loader()
+            started = GlobalHydra.instance().config_loader()
+            for source in started.get_sources():
+                _spare(source)
+            yield started
         finally:
             _PackagedGroups.further = ()
             for kind in (GlobalHydra, VersionBase):

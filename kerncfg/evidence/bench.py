@@ -186,6 +186,7 @@ class _Site:
             torch.device(sample.device),
             seconds,
         )
+        self.contest.reason = sample.fault
         self._before = binding.calls() if binding.calls else 0
 
     @property

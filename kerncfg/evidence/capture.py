@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from kerncfg.applier.adapters.torch import compiled
 from kerncfg.errors import ApplyError
 from kerncfg.evidence.contents import FOREIGN, Opaque, Shell, cloned, contents, copied, one_line, shape_of, tensors_of
 from kerncfg.evidence.keeping import undisturbed
@@ -178,7 +179,8 @@ def _masks(bindings: Bindings, inputs: Mapping[str, Any], listening: Listening) 
     model, fault = bindings.model, None
     for grad in (False, True):  # a model that differentiates in its own forward cannot run without
         try:
-            with undisturbed(model), bindings.watched(listening.again(), own=False), torch.set_grad_enabled(grad):
+            watched = bindings.watched(listening.again(), own=False)
+            with undisturbed(model), watched, torch.set_grad_enabled(grad), _uncompiled(model):
                 model(**cloned(dict(inputs)))
         except FOREIGN as error:
             fault = fault or f"the model raised with the masks of its kernel: {one_line(error)}"
@@ -209,11 +211,17 @@ def originals(bindings: Bindings) -> Iterator[None]:
 
 def _run(model: nn.Module, inputs: Mapping[str, Any]) -> None:
     try:
-        model(**cloned(dict(inputs)))
+        with _uncompiled(model):
+            model(**cloned(dict(inputs)))
     except Exception as error:
         given = ", ".join(inputs) or "nothing"
         message = f"the model's own forward raised {one_line(error)}"
         raise ApplyError(message, hint=f"it was called with {given}; check what its inputs should be") from error
+
+
+def _uncompiled(model: nn.Module) -> AbstractContextManager[Any]:
+    """Let a compiled model run as it is: what looks on would be compiled with it, and use up its recompilations."""
+    return torch.compiler.set_stance("force_eager") if compiled(model) else nullcontext()
 
 
 class _Calls:

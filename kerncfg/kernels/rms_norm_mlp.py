@@ -83,7 +83,7 @@ class RMSNormMLPLayout(nn.Module):
 
 _POINTS = torch.linspace(-4, 4, 9, device="cpu")
 _THERE = functional.silu(_POINTS)
-_OWN = {*vars(nn.Module()), "inplace"}  # as torch's own SiLU has it
+_OWN = {*vars(nn.Module()), "inplace", "_is_hf_initialized"}  # the last two as torch and transformers set them
 _ARE_SILU: set[type] = set()  # of a hundred layers, one is tried
 
 

@@ -6,11 +6,11 @@ import shlex
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kerncfg.compiler.reading import Place, parse
 from kerncfg.documents import table as words
-from kerncfg.errors import SourceError
+from kerncfg.errors import ContractError, SourceError
 from kerncfg.outcome import STAGES, Outcome, read
 from kerncfg.page.colours import Colours, colours
 from kerncfg.page.evidence import verification
@@ -19,6 +19,9 @@ from kerncfg.page.markup import NONE, Child, Markup, document, element
 from kerncfg.page.reasons import reasons
 from kerncfg.page.speed import rates, speed, speedup
 from kerncfg.page.tree import tree
+
+if TYPE_CHECKING:
+    from kerncfg.documents.plan import Plan
 
 __all__ = ["page", "report", "write"]
 
@@ -59,7 +62,7 @@ def page(outcome: Outcome) -> Markup:
         tree(outcome.report, known) if outcome.report and outcome.report.rows else None,
         verification(outcome.verification, _swapped(outcome), known, functions) if outcome.verification else None,
         speed(outcome.measurement, failed, known, functions) if outcome.measurement else None,
-        reasons(outcome.plan, outcome.report, known),
+        reasons(_as_run(outcome), outcome.report, known),
         _notes(outcome),
         _again(outcome, config[0]),
     ]
@@ -80,6 +83,19 @@ _PARTS = (
     ("notes", "Notes"),
     ("again", "Again"),
 )
+
+
+def _as_run(outcome: Outcome) -> Plan | None:
+    """Return the plan without what had to give way, which is passed over with the reason."""
+    plan, found = outcome.plan, outcome.verification
+    if plan is None or found is None or not found.removed:
+        return plan
+    from kerncfg.evidence.gate import without  # loads torch, which no other page needs
+
+    try:
+        return without(plan, {(name, kernel): reason for name, kernel, reason in found.removed})
+    except ContractError:
+        return plan  # the run ended there, and says so
 
 
 def _swapped(outcome: Outcome) -> Mapping[tuple[str, str], int]:

@@ -1,8 +1,8 @@
 """What applying all four kinds of site costs: `python tests/bench/bench_kinds.py`.
 
 Each kind alone and all together on a Qwen3 of 96 layers, for each edit beside what a layer's costs; then a change of
-mode and a call of a swapped function beside the plain ones. Medians over interleaved runs, so that a busy machine slows
-both sides alike.
+mode and a call of a swapped function beside the plain ones. Medians over interleaved runs, of the processor's time of
+this process, which has one thread: so a busy machine counts for neither side.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def edits(bindings: Bindings) -> int:
 
 
 def applying(runs: int) -> Iterator[tuple[str, float, float]]:
-    """Yield for each kind the microseconds that an edit takes to apply and to revert."""
+    """Yield for each kind the microseconds that an edit takes to apply and to revert; a fusion edits each member."""
     model, trust = build(), plan().trust.plus("python:tests.attention_kernels")
     plans = {name: plan(*rows, trust=trust) for name, rows in ROWS.items()}
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in plans}
@@ -60,14 +60,14 @@ def applying(runs: int) -> Iterator[tuple[str, float, float]]:
     for turn in range(runs + 1):
         for name, said in plans.items():
             gc.collect()
-            start = time.perf_counter()
+            start = time.process_time()
             bindings = apply(said, model)
-            middle = time.perf_counter()
+            middle = time.process_time()
             counts[name] = edits(bindings)
-            again = time.perf_counter()
+            again = time.process_time()
             bindings.revert()
             if turn:
-                times[name].append((middle - start, time.perf_counter() - again))
+                times[name].append((middle - start, time.process_time() - again))
     for name, found in times.items():
         applied, reverted = (statistics.median(values) for values in zip(*found, strict=True))
         yield name, 1e6 * applied / counts[name], 1e6 * reverted / counts[name]
@@ -75,10 +75,10 @@ def applying(runs: int) -> Iterator[tuple[str, float, float]]:
 
 def seconds(call: Callable[[], Any], times: int) -> float:
     """Return what one call takes."""
-    start = time.perf_counter()
+    start = time.process_time()
     for _ in range(times):
         call()
-    return (time.perf_counter() - start) / times
+    return (time.process_time() - start) / times
 
 
 def ratio(plain: Callable[[], Any], other: Callable[[], Any], times: int, runs: int) -> float:

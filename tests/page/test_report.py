@@ -27,6 +27,7 @@ from kerncfg.evidence.rows import (
 from kerncfg.outcome import read
 from kerncfg.page.report import page, report
 from tests.page.conftest import outcome, site
+from tests.planning import plan, step
 
 if TYPE_CHECKING:
     from kerncfg.outcome import Outcome
@@ -76,6 +77,16 @@ def test_a_kernel_that_gave_way_is_told_with_the_reason_and_the_figures_of_both(
     assert "<code>org/repo@v1:Gone</code>): failed verification" in text
     assert "1 kernel taken off" in text
     assert '<span class="badge bad">failed</span>' in text
+
+
+def test_why_a_name_runs_what_it_runs_holds_what_gave_way_as_passed_over() -> None:
+    found = given_way()
+    gone, kept = "org/repo@v1:Gone", "builtin:Norm"
+    found.plan = plan(step("Norm", [gone, kept]))
+    text = page(found)
+    why = text[text.index('id="name-Norm"') :]
+    assert why.index(f"<code>{kept}</code>") < why.index("not taken") < why.index(f"<code>{gone}</code>")
+    assert "failed verification" in why
 
 
 def test_each_kernel_alone_is_plotted_by_how_far_it_moves_the_models_output() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import getsource
 from typing import TYPE_CHECKING, Any, Self
@@ -105,12 +105,15 @@ def is_config(value: Any, registries: Registries) -> bool:
     return isinstance(value, registries.config) and hasattr(type(value), SETTING)
 
 
-def parts(model: nn.Module) -> tuple[Part, ...]:
-    """Return the parts of a model that have attention, in the model's order; none without transformers."""
+def parts(model: nn.Module, walked: tuple[Sequence[str], Sequence[nn.Module]] | None = None) -> tuple[Part, ...]:
+    """Return the parts of a model that have attention, in the model's order; none without transformers.
+
+    `walked` are its paths and modules, if they are known.
+    """
     registries = Registries.find()
     if registries is None:
         return ()
-    paths, modules, _ = walk(model)
+    paths, modules = walked or walk(model)[:2]
     by_path = dict(zip(paths, modules, strict=True))
     owned: dict[str, tuple[list[Place], list[Place]]] = {}
     known = {cls: reading(cls, registries.functions) for cls in set(map(type, modules))}

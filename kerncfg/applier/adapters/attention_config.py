@@ -18,7 +18,7 @@ from kerncfg.errors import ApplyError
 __all__ = ["ENTRY", "Edits", "Held", "Swap", "edits"]
 
 ENTRY = "_kerncfg_attention"
-_OWN = nn.Module().__dict__.keys()  # what every module has; to ask each of its values would take most of the time
+_OWN = frozenset(nn.Module().__dict__)  # what every module has; to ask each of its values would take most of the time
 _INTERNAL = f"{SETTING}_internal"
 
 
@@ -185,7 +185,7 @@ def _holders(paths: Sequence[str], modules: Sequence[nn.Module], registries: Reg
     cls, found = registries.config, []
     for path, module in zip(paths, modules, strict=True):
         entries = module.__dict__
-        held = [name for name in entries.keys() - _OWN if isinstance(entries[name], cls)]
+        held = [name for name in entries if name not in _OWN and isinstance(entries[name], cls)]
         if held:
             found.append((path, module, {name: entries[name] for name in held}))
     return found
