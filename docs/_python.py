@@ -36,7 +36,7 @@ def page() -> str:
     for name, value in {**classes, "trainer.KernelsCallback": KernelsCallback}.items():
         lines += ["", *_class(f"kerncfg.{name}", value)]
     lines += ["", "## Errors", "", "| error | is raised when |", "|---|---|"]
-    lines += [f"| `{name}`, a `{value.__base__.__name__}` | {_first(value)} |" for name, value in errors.items()]
+    lines += [f"| `{name}`, a `{value.__mro__[1].__name__}` | {_first(value)} |" for name, value in errors.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -64,7 +64,8 @@ def _callable(name: str, function: Any, level: str) -> Iterator[str]:
 
 
 def _long(name: str, parameters: list[inspect.Parameter], given: inspect.Signature) -> str:
-    lines, starred = [], False
+    lines: list[str] = []
+    starred = False
     for one in parameters:
         if one.kind is one.KEYWORD_ONLY and not starred:
             lines.append("*") if not any(line.startswith("*") for line in lines) else None

@@ -127,7 +127,7 @@ def test_a_fault_stops_the_commit_with_its_place_and_its_mending_lets_it_through
     repository.write("other.yaml", "cdua: 1\n")
     done = repository.run()
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "conf/kernels/mine.yaml:2:3: RMSNorm.cdua: unknown key `cdua`" in done.stdout
+    assert "conf/kernels/mine.yaml:2:3: kernels.RMSNorm.cdua: unknown key `cdua`" in done.stdout
     assert "did you mean cuda?" in done.stdout
     repository.write("conf/kernels/mine.yaml", "RMSNorm:\n  cuda: builtin:RMSNorm\n")
     done = repository.run()
