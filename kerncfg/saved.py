@@ -70,7 +70,8 @@ def names(trust: Sequence[str]) -> Sequence[str]:
 def _default_trust() -> Trust:
     """Return whom the packaged files trust, read without composing anything."""
     said = _plain((conf() / _TRUST).read_text("utf-8")) or _read()
-    return Trust(**{key: frozenset(name for name, on in said[key].items() if on) for key in _KINDS})
+    publishers, repositories = (frozenset(name for name, on in said[key].items() if on) for key in _KINDS)
+    return Trust(publishers=publishers, repositories=repositories)
 
 
 def _plain(text: str) -> dict[str, dict[str, bool]] | None:
