@@ -1,11 +1,12 @@
-"""Writes what the pages take from the code: `reference.md` from the schemas, and the messages in `troubleshooting.md`.
+"""Writes what pages take from the code: `reference.md` from schemas, `python.md`, messages in `troubleshooting.md`.
 
-`python docs/_generate.py` writes both; a test fails while they are not up to date.
+`python docs/_generate.py` writes all; a test fails while they are not up to date.
 """
 
 from __future__ import annotations
 
 import re
+import runpy
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from kerncfg.anchors import ANCHORS
 from kerncfg.compiler.schema import schema
 
-__all__ = ["reference", "troubleshooting", "write"]
+__all__ = ["python", "reference", "troubleshooting", "write"]
 
 DOCS = Path(__file__).parent
 
@@ -31,6 +32,8 @@ GROUPS = {
 }
 DOCUMENTS = {
     "lock": "`kerncfg lock`, `lock.save(FILE)`.",
+    "lock-check": "`kerncfg lock --check --json`.",
+    "fetch": "`kerncfg fetch PLAN --json`.",
     "plan": "`kerncfg plan -o FILE`, `plan.save(FILE)`.",
     "explanation": "`kerncfg explain NAME --json`.",
     "difference": "`kerncfg diff PLAN PLAN --json`.",
@@ -42,6 +45,8 @@ DOCUMENTS = {
     "validation": "`kerncfg validate --json`.",
     "doctor": "`kerncfg doctor --json`.",
     "translation": "`kerncfg import FILE… --json`.",
+    "completion": "`kerncfg completion SHELL --json`.",
+    "schema-names": "`kerncfg schema --json`.",
 }
 
 _KINDS = {"string": "text", "object": "map", "array": "list", "boolean": "true or false", "integer": "whole number"}
@@ -185,9 +190,16 @@ def troubleshooting(page: str) -> str:
     return re.sub(r"^### (?P<heading>.*)\n+```text\n[^`]*?(?:`+[^`\n]+`+[^`]*?)*^```\n+", filled, page, flags=re.M)
 
 
+def python() -> str:
+    """Return the page of all public names."""
+    made: str = runpy.run_path(str(DOCS / "_python.py"))["page"]()
+    return made
+
+
 def write() -> None:
-    """Write both pages."""
+    """Write all pages."""
     (DOCS / "reference.md").write_text(reference(), encoding="utf-8")
+    (DOCS / "python.md").write_text(python(), encoding="utf-8")
     page = DOCS / "troubleshooting.md"
     page.write_text(troubleshooting(page.read_text("utf-8")), encoding="utf-8")
 

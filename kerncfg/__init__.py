@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from kerncfg.page.report import report
     from kerncfg.page.sweep import compare
     from kerncfg.saved import load_plan
+    from kerncfg.sharing.pull import pull
+    from kerncfg.sharing.push import push
 
 __all__ = [
     "ApplyError",
@@ -68,6 +70,8 @@ __all__ = [
     "load_plan",
     "lock",
     "plan",
+    "pull",
+    "push",
     "report",
     "revert",
     "to_kernel_config",
@@ -93,6 +97,8 @@ _HOMES = {
     "load_plan": "kerncfg.saved",
     "lock": "kerncfg.api",
     "plan": "kerncfg.api",
+    "pull": "kerncfg.sharing.pull",
+    "push": "kerncfg.sharing.push",
     "report": "kerncfg.page.report",
     "revert": "kerncfg.applier.apply",
     "to_kernel_config": "kerncfg.dialects.kernel_mapping",

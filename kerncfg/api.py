@@ -4,35 +4,51 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kerncfg.compiler.checking import check
 from kerncfg.compiler.compose import Origins, compose
-from kerncfg.compiler.normalise import normalise
+from kerncfg.compiler.composed import plain
 from kerncfg.compiler.policy import Request, refused
 from kerncfg.compiler.resolve import resolve
-from kerncfg.compiler.schema import validate
+from kerncfg.compiler.shared import of_job
 from kerncfg.documents.lock import Lock
+from kerncfg.documents.plain import half
 from kerncfg.documents.target import Mode, Target
 from kerncfg.errors import ApplyError, ConfigError, TrustError
 from kerncfg.locking import localised, usual
 from kerncfg.locking import made as made_lock
 from kerncfg.machine import detect, device_of, here, hub_is_on
 from kerncfg.saved import load_plan, names
+from kerncfg.sources import consent, pin, untrusted
 from kerncfg.sources import fetch as fetch_kernels
-from kerncfg.sources import pin, untrusted
-from kerncfg.sources.environment import local_kernels
+from kerncfg.sources.environment import Settings, local_kernels
 
 if TYPE_CHECKING:
     from torch import nn
 
     from kerncfg.applier.apply import Bindings
+    from kerncfg.compiler.tree import Fault
+    from kerncfg.documents.config import Config
     from kerncfg.documents.plan import Kernel, Plan
+    from kerncfg.documents.reference import KernelRef
     from kerncfg.evidence.rows import Measurement, Verification
 
-__all__ = ["bench", "document", "fetch", "kernelize", "load_plan", "lock", "plan", "plan_document", "verify"]
+__all__ = [
+    "bench",
+    "checked",
+    "document",
+    "fetch",
+    "kernelize",
+    "load_plan",
+    "lock",
+    "plan",
+    "plan_of",
+    "verify",
+]
 
 
 def plan(
@@ -49,7 +65,8 @@ def plan(
         overrides: What would stand on the command line: `kernels=bundled`, `kernels.RMSNorm.cpu=builtin:RMSNorm`.
         config_dir: A folder of one's own, whose files go before the packaged ones.
         target: The name of a target, a `target` node, or a `Target`; by default this machine.
-        config: A document as data instead of files; nodes it lacks are the packaged ones. It grants no trust.
+        config: A document as data instead of files, such as the configuration of a Hydra application, or single nodes
+            of it; nodes it lacks are the packaged ones. It grants no trust.
         trust: Publishers (`org`), repositories (`org/repo`), folders, or `python:package.module`.
         lock: A lock, or its file; by default `kerncfg.lock` in the working directory, if there is one.
 
@@ -71,12 +88,10 @@ def _planned(
 ) -> tuple[Plan, dict[str, Any]]:
     """Return the plan, and the document that it was made from."""
     named = (f"target={target}",) if isinstance(target, str) else ()
-    data, origins = document(*overrides, *named, config_dir=config_dir, config=config)
-    if isinstance(target, Mapping):
-        data, origins = {**data, "target": target}, origins.saying(["target"])
-    validate(data, origins=origins)
+    node = target if isinstance(target, Mapping) else None
+    asked, data, origins = checked(*overrides, *named, config_dir=config_dir, config=config, target=node)
     found = target if isinstance(target, Target) else detect(data["target"])
-    return plan_document(data, origins, found, trust=trust, lock=lock), data
+    return plan_of(asked, found, origins=origins, trust=trust, lock=lock), data
 
 
 def lock(
@@ -101,9 +116,7 @@ def lock(
         ConfigError: What was asked is not valid; it carries every fault.
         SourceError: The Hub gave no answer about what was to be upgraded.
     """
-    data, origins = document(*overrides, config_dir=config_dir, config=config)
-    validate(data, origins=origins)
-    found = normalise(data, origins=origins)
+    found, _, _ = checked(*overrides, config_dir=config_dir, config=config)
     named = found.trust.plus(*names(trust))
     return made_lock(found, named, previous=previous, upgrade=upgrade, hub=hub_is_on(os.environ))
 
@@ -116,28 +129,59 @@ def document(
     Raises:
         ConfigError: Files or overrides that cannot be composed, or an override of a node that `config` gives.
     """
+    return _composed(overrides, config_dir, config, None)
+
+
+def checked(
+    *overrides: str,
+    config_dir: str | Path | None = None,
+    config: Mapping[str, Any] | None = None,
+    target: Mapping[str, Any] | None = None,
+) -> tuple[Config, dict[str, Any], Origins]:
+    """Return what is asked for, with the document that says it and where each of its values was said.
+
+    Raises:
+        ConfigError: What was asked is not valid; it carries every fault, whichever pass finds it.
+    """
+    faults: list[Fault] = []
+    data, origins = _composed(overrides, config_dir, config, faults)
+    if target is not None:
+        data, origins = {**data, "target": target}, origins.saying(["target"])
+    return check(data, origins=origins, found=faults), data, origins
+
+
+def _composed(
+    overrides: Sequence[str],
+    config_dir: str | Path | None,
+    config: Mapping[str, Any] | None,
+    faults: list[Fault] | None,
+) -> tuple[dict[str, Any], Origins]:
     _check_texts(overrides)
+    config = plain(config) if config else config
     if clash := [word for word in overrides if config and _node(word) in config]:
         raise ConfigError(
             f"override {clash[0]!r} and config= both say {_node(clash[0])!r}", hint="say it in one of the two"
         )
-    data, origins = compose(overrides, config_dir=Path(config_dir) if config_dir else None)
+    data, origins = compose(overrides, config_dir=Path(config_dir) if config_dir else None, faults=faults)
+    if broken := half(config):
+        raise ConfigError(f"config= holds half of a character: {broken}, expected text in UTF-8")
     if config:
         data, origins = {**data, **config}, origins.saying(config)
+        origins = replace(origins, shared=(*origins.shared, *of_job()))
     return data, origins
 
 
-def plan_document(
-    data: Mapping[str, Any],
-    origins: Origins,
+def plan_of(
+    config: Config,
     target: Target,
     *,
+    origins: Origins,
     trust: Sequence[str] = (),
     lock: str | Path | Lock | None = None,
 ) -> Plan:
-    """Return the plan of a valid composed document for a target."""
+    """Return the plan of what is asked for, for a target; `origins` knows what of it came from the Hub."""
     known = lock if isinstance(lock, Lock) else usual(lock)
-    config = localised(normalise(data, origins=origins), local_kernels())
+    config = localised(config, local_kernels())
     named = config.trust.plus(*names(trust))
     request = Request(
         target=target,
@@ -150,9 +194,26 @@ def plan_document(
     offered = [candidate for row in rows for cell in row.at(target.device).values() for candidate in cell]
     flagged = {candidate.ref for candidate in offered if candidate.trust_remote_code}
     asked = sorted({candidate.ref for candidate in offered if not refused(candidate, request)}, key=str)
+    hub = _hub_for(asked)
     pins = pin(asked, target=target, trust=named, known=known, locked=known is not None)
     made = resolve(config, pins, request)
-    return replace(made, trust=replace(named, references=frozenset(map(str, flagged))))
+    consent = replace(named, references=frozenset(map(str, flagged)))
+    return replace(
+        made,
+        trust=consent,
+        endpoint=hub.shown if hub else None,
+        searchpath=dict(origins.shared),
+        notes=(*made.notes, *origins.notes),
+    )
+
+
+def _hub_for(references: Iterable[KernelRef]) -> Settings | None:
+    """Return the Hub that may be asked about references, if one may; an address that no Hub can have is refused."""
+    if not any(ref.scheme == "hub" for ref in references):
+        return None
+    found = Settings.read()
+    found.check()
+    return found
 
 
 def _check_texts(overrides: Sequence[Any]) -> None:
@@ -161,6 +222,8 @@ def _check_texts(overrides: Sequence[Any]) -> None:
             found = type(override).__name__
             hint = "overrides are texts such as 'kernels=bundled'; pass a document as config="
             raise ConfigError(f"an override is a text, found a {found}", hint=hint)
+        if broken := half(override):
+            raise ConfigError(f"an override holds half of a character: {broken}, expected text in UTF-8")
 
 
 def fetch(
@@ -179,7 +242,8 @@ def fetch(
     kernels = sorted(plan.kernels(), key=lambda kernel: str(kernel.reference))
     for kernel in kernels:
         if reason := untrusted(kernel, plan.trust):
-            raise TrustError(f"{kernel.reference}: {reason}")
+            raise TrustError(f"{kernel.reference}: {reason}", hint=consent(kernel, plan.trust))
+    _hub_for(kernel.reference for kernel in kernels)
     return {} if dry_run else fetch_kernels(kernels, progress=progress)
 
 

@@ -20,6 +20,8 @@ from packaging.version import Version
 from kerncfg.locations import conf
 from kerncfg.machine import ON, hub_is_on
 from kerncfg.signs import COMPILERS, Facts
+from kerncfg.sources.environment import Settings
+from kerncfg.variables import KNOWN, PREFIX, unread
 
 if TYPE_CHECKING:
     from kerncfg.documents.target import Target
@@ -201,6 +203,15 @@ def _place(what: str) -> Callable[[str, str], Finding]:
     return judge
 
 
+def _own(name: str, value: str) -> Finding:
+    """Judge a variable of kerncfg's own, all of which name folders that need not be there yet."""
+    place = Path(value).expanduser()
+    if place.is_dir() or not place.exists():
+        return Finding(name=name, severity="ok", found=f"{value}: {KNOWN[name]}")
+    cure = f"name a folder, or unset {name}"
+    return Finding(name=name, severity="error", found=f"{value} is a file", expected=KNOWN[name], cure=cure)
+
+
 def _folders(name: str, value: str) -> Finding:
     """Judge `org/repo=folder:org/repo=folder`."""
     pairs = [entry.partition("=") for entry in value.split(":") if entry]
@@ -212,11 +223,11 @@ def _folders(name: str, value: str) -> Finding:
 
 
 def _endpoint(name: str, value: str) -> Finding:
-    address = re.fullmatch(r"(https?://)(?:[^/@]*@)?([^/@\s]+)(/.*)?", value)
-    if address is None:
+    hub = Settings.read({name: value})
+    if hub.fault:
         cure = f"write a whole address, or unset {name}"
         return Finding(name=name, severity="error", found="no web address", expected="https://host", cure=cure)
-    return Finding(name=name, severity="ok", found=f"{address[1]}{address[2]}: the Hub is asked there")  # no password
+    return Finding(name=name, severity="ok", found=f"{hub.shown}: the Hub is asked there")  # no password
 
 
 def _secret(name: str, value: str) -> Finding:
@@ -236,6 +247,7 @@ FLAGS: Mapping[str, Callable[[str, str], Finding]] = {
     "HF_HUB_OFFLINE": _effect("nothing is asked of the Hub, only the cache is used", "unset it to go online"),
     "HF_ENDPOINT": _endpoint,
     "HF_TOKEN": _secret,
+    **dict.fromkeys(KNOWN, _own),
     "TRITON_INTERPRET": _effect("Triton kernels are interpreted, for tests: very slow", "unset it"),
 }
 _NO_FLAGS = {"GH_TOKEN"}  # near to one of them, and something else
@@ -246,19 +258,24 @@ def _flags(facts: Facts) -> Iterator[Finding]:
     for name, judge in FLAGS.items():
         if facts.environment.get(name):
             yield judge(name, facts.environment[name])
-    for name in sorted({*facts.environment} - {*FLAGS} - _NO_FLAGS):
+    for name, cure in unread(facts.environment):
+        yield Finding(name=name, severity="warn", found="is set, and kerncfg does not read it", cure=cure)
+    others = {name for name in facts.environment if not name.upper().startswith(PREFIX)}
+    for name in sorted(others - {*FLAGS} - _NO_FLAGS):
         near = difflib.get_close_matches(name.upper(), FLAGS, n=1, cutoff=0.82)
         if near:
             found = "is set, and nothing reads it"
             yield Finding(name=name, severity="warn", found=found, expected=near[0], cure=f"did you mean {near[0]}?")
-        elif name.startswith("KERNCFG_"):
-            found, cure = "is set, and kerncfg reads no variables of its own", "say it as an override, key=value"
-            yield Finding(name=name, severity="warn", found=found, cure=cure)
 
 
 def _hub(facts: Facts) -> Iterator[Finding]:
     """Say whether the Hub is asked for kernels, and as whom."""
     hub = facts.hub
+    if hub.fault:
+        found, _, expected = hub.fault.partition(", needed ")
+        cure = "mend HF_ENDPOINT, or unset it for the Hub itself"
+        yield Finding(name="Hub", severity="error", found=found, expected=expected, cure=cure)
+        return
     if not hub.offline:
         asked = "asked with a token" if hub.token else "asked without a token"
         yield Finding(name="Hub", severity="ok", found=f"{hub.shown}: {asked}")

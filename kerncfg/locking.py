@@ -17,8 +17,10 @@ from kerncfg.compiler.resolve import OFF_SWITCH
 from kerncfg.compiler.schema import validate
 from kerncfg.documents.config import Candidate, Config, KernelRef, Row, Trust
 from kerncfg.documents.lock import Lock, Pin
+from kerncfg.documents.plain import DEEP, loads
 from kerncfg.errors import ConfigError, LockError, SourceError
 from kerncfg.sources import pin
+from kerncfg.sources.environment import Settings
 
 __all__ = ["FILE", "localised", "made", "read", "usual"]
 
@@ -45,13 +47,16 @@ def read(path: str | Path) -> Lock:
         LockError: It cannot be read, is no lock, or is of a format that this version does not read.
     """
     try:
-        data = json.loads(Path(path).read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        data = loads(Path(path).read_text("utf-8"))
+    except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else f"not JSON ({error})"
         raise LockError(f"{path}: {reason}", hint="a lock is written by `kerncfg lock`") from error
     try:
         if isinstance(data, list):
             return Lock(commits=dict(_foreign(data)))
+        if isinstance(data, dict) and "steps" in data:
+            hint = "a plan holds its commits already: fetch and apply take it without a lock"
+            raise LockError("is a plan, not a lock", hint=hint)
         found = data if isinstance(data, dict) else {}
         if found.get("schema") == 1:
             validate(found, "lock")
@@ -63,6 +68,8 @@ def read(path: str | Path) -> Lock:
         raise LockError(message, hint="make it again with `kerncfg lock`") from error
     except LockError as error:
         raise LockError(f"{path}: {error.message}", hint=error.hint) from error
+    except RecursionError as error:
+        raise LockError(f"{path}: {DEEP}", hint="a lock is written by `kerncfg lock`") from error
 
 
 def _foreign(entries: Sequence[Any]) -> Iterator[tuple[KernelRef, str]]:
@@ -90,7 +97,7 @@ def made(
 
     Raises:
         ConfigError: `upgrade` names no row and no repository of the config.
-        SourceError: The Hub gave no answer about what was to be upgraded.
+        SourceError: The Hub is not or may not be asked about what was to be upgraded, or gave no answer.
     """
     before = previous or Lock()
     named = {
@@ -103,16 +110,31 @@ def made(
     refs = sorted({candidate.ref.everything for candidate in candidates}, key=str)
     kept = {ref: found for ref, found in before.pins.items() if found.releases and ref not in anew}
     if off := OFF_SWITCH if not config.enabled else None if hub else HUB_OFF:
-        return Lock(pins={**{ref: Pin(ref=ref, reason=off) for ref in refs}, **before.pins})
+        _check_upgraded(anew, off)
+        return Lock(pins={**{ref: Pin(ref=ref, reason=off, barred=True) for ref in refs}, **before.pins})
     commits = {ref: commit for ref, commit in before.commits.items() if ref not in anew}
     allowed = [ref for ref in refs if ref in flagged or trusted(ref, trust) is None]
+    refused = {
+        ref: Pin(ref=ref, reason=trusted(ref, trust), barred=True)
+        for ref in refs
+        if ref not in allowed and ref not in kept
+    }
+    for ref in anew & set(refused):
+        _check_upgraded([ref], str(refused[ref].reason))
+    if allowed:
+        Settings.read().check()
     asked = pin(allowed, trust=trust, known=Lock(pins=kept, commits=commits))
     for ref in anew:
         found = asked.pins.get(ref)
         if found and (found.away or not found.releases) and ref in before.pins and before.pins[ref].releases:
-            raise SourceError(f"{ref} stays as it is: {found.reason or found.note}", hint="nothing was upgraded")
-    refused = {ref: Pin(ref=ref, reason=trusted(ref, trust)) for ref in refs if ref not in allowed}
-    return Lock(pins={**asked.pins, **refused})
+            _check_upgraded([ref], str(found.reason or found.note))
+    return Lock(pins={**asked.pins, **{ref: found for ref, found in kept.items() if ref in refs}, **refused})
+
+
+def _check_upgraded(upgraded: Iterable[KernelRef], reason: str) -> None:
+    """Refuse to leave in silence what was to be upgraded."""
+    if names := ", ".join(sorted(map(str, upgraded))):
+        raise SourceError(f"{names} stays as it is: {reason}", hint="nothing was upgraded")
 
 
 def _upgraded(named: Mapping[str, Sequence[Candidate]], upgrade: Iterable[str]) -> Iterator[KernelRef]:

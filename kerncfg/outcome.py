@@ -15,6 +15,7 @@ from kerncfg import errors
 from kerncfg.applier.report import Report
 from kerncfg.compiler.reading import Place, parse
 from kerncfg.compiler.schema import validate
+from kerncfg.documents.plain import DEEP, loads
 from kerncfg.errors import ConfigError, Issue, KerncfgError
 from kerncfg.evidence.rows import Measurement, Verification
 from kerncfg.saved import load_plan
@@ -215,7 +216,7 @@ def _natural(folder: Path) -> list[tuple[int, str]]:
 def _json(file: Path, name: str) -> Any:
     """Return the valid content of a file, or `None` if there is no such file."""
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
+        data = loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
@@ -234,6 +235,8 @@ def _check(data: Any, name: str, file: Path) -> None:
             Issue(message=issue.message, path=issue.path, file=str(file), hint=issue.hint) for issue in error.issues
         ]
         raise ConfigError(issues) from error
+    except RecursionError as error:
+        raise ConfigError([Issue(message=DEEP, file=str(file))]) from error
 
 
 def _document(file: Path, name: str, kind: Any) -> Any:
@@ -243,6 +246,8 @@ def _document(file: Path, name: str, kind: Any) -> Any:
         return None
     try:
         return kind.from_dict(data)
+    except RecursionError as error:
+        raise ConfigError([Issue(message=DEEP, file=str(file))]) from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         _check(data, name, file)
         raise ConfigError([Issue(message=f"holds what no {name} can hold", file=str(file))]) from error

@@ -7,13 +7,13 @@ validated first. Hydra then makes the folders, the records of config and overrid
 from __future__ import annotations
 
 import os
-import re
+import shlex
 import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, redirect_stdout
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -24,13 +24,16 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
 
-from kerncfg.api import document, plan_document
+from kerncfg.api import checked, plan_of
 from kerncfg.compiler.compose import Origins, hydra_folder, job_overrides, version_base
 from kerncfg.compiler.interpolate import with_environment
+from kerncfg.compiler.loading import lists_replace
 from kerncfg.compiler.overrides import combinations, rewrite
-from kerncfg.compiler.schema import validate
+from kerncfg.compiler.policy import unconsented
+from kerncfg.compiler.shared import pinned, remember
 from kerncfg.compiler.writing import document_lines
-from kerncfg.errors import ConfigError, KerncfgError, KerncfgWarning, SourceError
+from kerncfg.errors import ConfigError, Issue, KerncfgError, KerncfgWarning, SourceError, TrustError
+from kerncfg.launching import arguments, as_typed, for_hydra
 from kerncfg.locking import usual
 from kerncfg.machine import detect
 from kerncfg.outcome import STAGES, Environment, Outcome, command, folders, read, write_json
@@ -39,10 +42,9 @@ from kerncfg.page.report import page, write
 
 if TYPE_CHECKING:
     from kerncfg.documents.lock import Lock
+    from kerncfg.documents.plan import Plan
 
 __all__ = ["STAGES", "Outcome", "check", "perform", "run"]
-
-_FULL_ERROR = "HYDRA_FULL_ERROR"
 
 _BUILT = ("model", "target")  # the nodes that a model is built from
 
@@ -79,25 +81,23 @@ def run(
     """
     found = usual(lock)  # now, for a launcher may start jobs in other folders
     asked = list(combinations(overrides)) if multirun else [list(overrides)]
-    for words in asked:
-        data, origins = document(*words, config_dir=config_dir)
-        validate(data, origins=origins)
+    shared = _check_each(asked, config_dir)
     known = not multirun or all(len(words) == len(rewrite(overrides)) for words in asked)
     outcomes: list[Outcome] = []
     total, sweep, home = len(asked) if known else None, uuid4().hex if multirun else None, os.getpid()
     again = partial(command, config_dir=config_dir, trust=trust, lock=lock)
-    carry_out = partial(perform, config_dir=config_dir, trust=trust, lock=found)
+    carry_out = partial(perform, config_dir=config_dir, trust=trust, lock=found, shared=shared)
 
     def job(_: Any) -> None:
         settings = HydraConfig.get()
-        words = _as_typed(job_overrides(settings), overrides)
+        words = as_typed(job_overrides(settings), overrides)
         outcome = Outcome(
             folder=Path(settings.runtime.output_dir),
             overrides=words,
             swept=[word.lstrip("+") for word in words if word not in overrides],
             number=settings.job.num + 1 if multirun else 1,
             total=total,
-            command=again([word if word in overrides else word.lstrip("+") for word in words]),
+            command=again([pinned(word if word in overrides else word.lstrip("+"), shared) for word in words]),
             sweep=sweep,
         )
         if os.getpid() == home:
@@ -108,7 +108,7 @@ def run(
                 _carried_out(outcome, carry_out, lambda outcome, stage: None)
 
     try:
-        _launch(job, rewrite(overrides), config_dir, multirun=multirun)
+        _launch(job, for_hydra(rewrite(overrides)), config_dir, multirun=multirun)
     except Exception as error:
         if isinstance(error, KerncfgError) or sweep is None or not _SWEEPS:
             raise
@@ -116,12 +116,27 @@ def run(
     return outcomes or (_elsewhere(sweep, show) if sweep else [])
 
 
+def _check_each(asked: Sequence[Sequence[str]], config_dir: Path | None) -> dict[str, str]:
+    """Return the commits of what the runs take from the Hub; refuse what is not valid in any, each fault once."""
+    issues: list[Issue] = []
+    shared: dict[str, str] = {}
+    for words in asked:
+        try:
+            shared |= dict(checked(*words, config_dir=config_dir)[2].shared)
+        except ConfigError as error:
+            issues += error.issues
+    if issues:
+        raise ConfigError(dict.fromkeys(issues))
+    return shared
+
+
 def _launch(job: Callable[[Any], None], words: Sequence[str], config_dir: Path | None, *, multirun: bool) -> None:
     """Let Hydra run a job; it takes its arguments from the command line only, and would print among our output."""
     quiet = ["hydra/job_logging=none", "hydra/hydra_logging=none"]
     noted = [f"+hydra.callbacks.kerncfg._target_={__name__}.{SweepNoted.__name__}", "--multirun"]
     _SWEEPS.clear()
-    with _arguments([*words, *quiet, *(noted if multirun else [])]), hydra_folder(config_dir) as folder:
+    words = [*words, *quiet, *(noted if multirun else [])]
+    with arguments(words), hydra_folder(config_dir) as folder, lists_replace():
         try:
             hydra.main(config_path=str(folder), config_name="config", **version_base())(job)()
         except OSError as error:
@@ -184,10 +199,15 @@ def perform(
     lock: Lock | None,
     show: Callable[[Outcome, str], None] = lambda outcome, stage: None,
     stages: Sequence[str] = STAGES,
+    shared: Mapping[str, str] | None = None,
 ) -> None:
     """Carry out one job and fill its outcome; each document is written as soon as it is there.
 
-    `stages` says which of `verification` and `measurement` it goes through.
+    `stages` says which of `verification` and `measurement` it goes through, `shared` at which commits the places on the
+    Hub are that its files come from.
+
+    Raises:
+        TrustError: A fetched row names code that nobody here consented to; nothing of it was run.
     """
     from kerncfg.applier.apply import apply
     from kerncfg.evidence.bench import bench
@@ -204,13 +224,14 @@ def perform(
         return result
 
     started = time.perf_counter()
-    data, origins = document(*outcome.overrides, config_dir=config_dir)
-    validate(data, origins=origins)
+    remember(shared or {})
+    asked, data, origins = checked(*outcome.overrides, config_dir=config_dir)
     if outcome.folder is not None:
         text = "\n".join(document_lines(data, origins)) + "\n"
         (outcome.folder / "config.yaml").write_text(text, encoding="utf-8")
     target = detect(data["target"])
-    plan = keep("plan", plan_document(data, origins, target, trust=trust, lock=lock))
+    plan = keep("plan", plan_of(asked, target, origins=origins, trust=trust, lock=lock))
+    _check_consent(plan, outcome)
     started = time.perf_counter()
     node, secrets = with_environment(data, "model")
     try:
@@ -242,6 +263,25 @@ def perform(
     verified = outcome.verification
     if verified is not None and not verified.passed and policy["on_fail"] == "error":
         raise unverified(verified)
+
+
+def _check_consent(plan: Plan, outcome: Outcome) -> None:
+    """Ask, by refusing, whether code may run that a fetched row names."""
+    places = {
+        row: place
+        for step in plan.steps
+        for found in step.modes.values()
+        for rejection in found.rejected
+        if step.own and (place := unconsented(rejection, plan.trust))
+        for row in [f"{step.title}, said at {rejection.origin}"]
+    }
+    if not places:
+        return
+    options = [word for place in dict.fromkeys(places.values()) for word in ("--trust", place)]
+    typed = shlex.join([*outcome.command[:2], *options, *outcome.command[2:]]) if outcome.command else None
+    code = ", ".join(dict.fromkeys(places.values()))
+    message = f"{'; '.join(places)}: would run code of {code}, and a fetched file is no consent to that"
+    raise TrustError(message, hint=f"if you trust it, type {typed or ' '.join(options)}")
 
 
 def check(
@@ -288,40 +328,3 @@ def _in_words(error: KerncfgError, secrets: Mapping[str, str]) -> KerncfgError:
         message = message.replace(value, secrets[value])
         hint = hint and hint.replace(value, secrets[value])
     return error if message == error.message else type(error)(message, hint=hint)
-
-
-def _as_typed(task: list[str], overrides: Sequence[str]) -> list[str]:
-    """Return a job's overrides as the user wrote them; what a sweep chose for this job, as it chose it.
-
-    Of those for Hydra itself, which are no part of the task's, the one stays that says where files are looked for.
-    """
-    words: list[str] = []
-    left = [re.sub(r"^(~[^=]+)=null$", r"\1", line) for line in task]  # a sweep spells removals so
-    for argument in overrides:
-        if re.match(r"[+~]*hydra[./]", argument):
-            words += [argument] if argument.startswith("hydra.searchpath=") else []
-            continue
-        lines = rewrite([argument])
-        chosen, left = left[: len(lines)], left[len(lines) :]
-        words += [argument] if [*map(_bare, chosen)] == [*map(_bare, lines)] else chosen
-    return words + left
-
-
-def _bare(line: str) -> str:
-    """Return an override without the quotes and escapes that a sweep writes in its own way."""
-    return re.sub(r"[\\'\"]", "", line).lstrip("+")
-
-
-@contextmanager
-def _arguments(words: Sequence[str]) -> Iterator[None]:
-    """Give Hydra its command line, and ask it for exceptions instead of its own words and exit."""
-    before, full = sys.argv, os.environ.get(_FULL_ERROR)
-    sys.argv, os.environ[_FULL_ERROR] = ["kerncfg", *words], "1"
-    try:
-        yield
-    finally:
-        sys.argv = before
-        if full is None:
-            del os.environ[_FULL_ERROR]
-        else:
-            os.environ[_FULL_ERROR] = full

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,14 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from kerncfg.documents.config import Trust
+from kerncfg.documents.plain import DEEP, loads
 from kerncfg.documents.plan import SCHEMA, Plan, seal
 from kerncfg.errors import ConfigError, IntegrityError, Issue, LockError
 from kerncfg.locations import conf
 
-__all__ = ["load_plan", "names"]
+__all__ = ["default_trust", "load_plan", "names"]
 
 _KINDS = ("publishers", "repositories")
 _TRUST = "trust/default.yaml"
+_MADE_BY = "a plan is written by `kerncfg plan -o FILE`"
 
 
 def load_plan(path: str | Path, *, trust: Sequence[str] = ()) -> Plan:
@@ -29,22 +30,29 @@ def load_plan(path: str | Path, *, trust: Sequence[str] = ()) -> Plan:
         IntegrityError: The plan was edited.
     """
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        data = loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else f"not JSON ({error})"
-        raise ConfigError(f"{path}: {reason}", hint="a plan is written by `kerncfg plan -o FILE`") from error
+        raise ConfigError(f"{path}: {reason}", hint=_MADE_BY) from error
     if not isinstance(data, dict):
-        raise ConfigError(f"{path}: holds a {type(data).__name__}, not a plan")
+        foreign = isinstance(data, list) and any(isinstance(entry, dict) and "lock" in entry for entry in data)
+        what = "is a lock of the `kernels` library" if foreign else f"holds a {type(data).__name__}"
+        raise ConfigError(f"{path}: {what}, not a plan", hint=_MADE_BY)
+    if "pins" in data:
+        hint = f"name the lock by --lock; {_MADE_BY}"
+        raise ConfigError(f"{path}: is a lock, not a plan", hint=hint)
     if lacks := [key for key in ("schema", "digest", "steps") if key not in data]:
         message = f"{path}: is no plan, it has no {' and no '.join(lacks)}"
-        raise ConfigError(message, hint="a plan is written by `kerncfg plan -o FILE`")
+        raise ConfigError(message, hint=_MADE_BY)
     try:
         plan = _read_plan(data)
     except ConfigError as error:
         raise ConfigError([replace(issue, file=str(path)) for issue in error.issues]) from error
     except (LockError, IntegrityError) as error:
         raise type(error)(f"{path}: {error.message}", hint=error.hint) from error
-    return replace(plan, trust=_default_trust().plus(*names(trust)))
+    except RecursionError as error:
+        raise ConfigError(f"{path}: {DEEP}", hint=_MADE_BY) from error
+    return replace(plan, trust=default_trust().plus(*names(trust)))
 
 
 def _read_plan(data: dict[str, Any]) -> Plan:
@@ -67,7 +75,7 @@ def names(trust: Sequence[str]) -> Sequence[str]:
     return trust
 
 
-def _default_trust() -> Trust:
+def default_trust() -> Trust:
     """Return whom the packaged files trust, read without composing anything."""
     said = _plain((conf() / _TRUST).read_text("utf-8")) or _read()
     publishers, repositories = (frozenset(name for name, on in said[key].items() if on) for key in _KINDS)

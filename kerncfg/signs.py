@@ -105,11 +105,12 @@ def _packaged() -> tuple[int, tuple[str, ...]]:
     """Return how many packaged presets there are, and the faults of presets and schemas."""
     files = sorted(conf().rglob("*.yaml"))
     try:
-        from kerncfg.compiler.schema import names, schema, validate_file
+        from kerncfg.compiler.checking import check_file
+        from kerncfg.compiler.schema import names, schema
 
         for name in names():
             schema(name)
-        return len(files), tuple(str(issue) for file in files for issue in validate_file(file))
+        return len(files), tuple(str(issue) for file in files for issue in check_file(file))
     except (ImportError, OSError, ValueError) as error:
         return len(files), (f"{type(error).__name__}: {error}",)
 

@@ -16,8 +16,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from kerncfg.documents.plain import loads
 from kerncfg.errors import KerncfgWarning
 from kerncfg.machine import here
+from kerncfg.variables import CACHE
 
 if TYPE_CHECKING:
     from kerncfg.documents.plan import Kernel
@@ -59,7 +61,7 @@ class Verdicts:
     def usual(cls, surroundings: Mapping[str, str] | None = None) -> Self:
         """Return those where they lie by default."""
         said = os.environ if surroundings is None else surroundings
-        cache = said.get("KERNCFG_CACHE") or Path(said.get("XDG_CACHE_HOME") or "~/.cache") / "kerncfg"
+        cache = said.get(CACHE) or Path(said.get("XDG_CACHE_HOME") or "~/.cache") / "kerncfg"
         return cls(Path(cache).expanduser().absolute() / "verdicts")
 
     def find(self, question: Mapping[str, Any]) -> tuple[Judged, ...] | None:
@@ -77,7 +79,7 @@ class Verdicts:
                 json.dump(data, file, indent=1, sort_keys=True)
             Path(file.name).replace(place)
         except OSError as error:
-            text = f"the verdict cannot be kept: {error.strerror}: {place}; set KERNCFG_CACHE to a folder of yours"
+            text = f"the verdict cannot be kept: {error.strerror}: {place}; set {CACHE} to a folder of yours"
             warnings.warn(text, KerncfgWarning, stacklevel=2)
 
     def repeatable(self, kernel: Kernel, surroundings: Mapping[str, Any]) -> bool | None:
@@ -107,7 +109,7 @@ class Verdicts:
 def _read(file: Path) -> tuple[dict[str, Any], tuple[Judged, ...]] | None:
     """Return a question and its answer; what is not there, or broken, was never asked."""
     try:
-        data = json.loads(file.read_text("utf-8"))
+        data = loads(file.read_text("utf-8"))
         if data["schema"] != SCHEMA:
             return None
         return dict(data["question"]), tuple(Judged(**one) for one in data["kernels"])

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import kerncfg
+from kerncfg.cli import main
 from kerncfg.documents.config import KernelRef, Trust
 from kerncfg.machine import detect
 from kerncfg.sources import Question, pin
@@ -104,8 +110,23 @@ def ended(process: subprocess.Popen[str]) -> Done:
 
 
 def typed(hub: TestHub, folder: Path, *words: str, **environment: str | None) -> Done:
-    """Type a command of kerncfg in a folder, where nothing but this Hub is known."""
-    return ended(started(hub, folder, *words, **environment))
+    """Type a command of kerncfg in a folder, where nothing but this Hub is known.
+
+    In this process, which spares the start of one: kerncfg heeds variables that change after its import.
+    """
+    before, out, err = dict(os.environ), io.StringIO(), io.StringIO()
+    with contextlib.chdir(folder), warnings.catch_warnings(), redirect_stdout(out), redirect_stderr(err):
+        warnings.resetwarnings()
+        warnings.simplefilter("ignore", DeprecationWarning)
+        try:
+            there = hub.environment(**environment)
+            os.environ.clear()
+            os.environ.update(there)
+            code = main([*words])
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+    return Done(code=code, out=out.getvalue(), err=err.getvalue())
 
 
 def plan_of(hub: TestHub, folder: Path, *words: str, **environment: str | None) -> Done:

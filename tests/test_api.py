@@ -93,7 +93,7 @@ def test_the_document_given_is_not_changed() -> None:
 def test_switched_off_keeps_everything_and_reads_no_kernel(tmp_path: Path) -> None:
     plan = kerncfg.plan("enabled=false", f"kernels.ApiNorm.cpu={tmp_path}/none:Norm", target="cpu")
     assert {step.kind for step in plan.steps} == {"keep"}
-    assert {step.reason for step in plan.steps} == {"kernels are switched off: enabled is false"}
+    assert {step.reason for step in plan.steps} == {"kernels are switched off: enabled is false, needed true"}
 
 
 def test_a_plan_from_a_file_is_the_same_plan(tmp_path: Path) -> None:

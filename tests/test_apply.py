@@ -1352,7 +1352,7 @@ def test_a_plan_that_is_switched_off_swaps_nothing_and_is_content_also_under_str
     said = {"Norm": "python:tests.fakes:Ten", "Absent": "python:tests.fakes:Ten"}
     report = apply(resolved(kernels=said, strict=True, enabled=False), Model()).report
     assert report.counts == {"swapped": 0, "kept": 3, "off": 0}
-    assert {row.reason for row in report.rows} == {"kernels are switched off: enabled is false"}
+    assert {row.reason for row in report.rows} == {"kernels are switched off: enabled is false, needed true"}
 
 
 def test_a_row_for_another_device_swaps_nothing_which_is_told() -> None:

@@ -210,7 +210,10 @@ def test_a_hub_that_says_nothing_is_left(
     hub.fault("/refs", delay=1, times=None)
     client = Hub(Settings.read())
     assert "ReadTimeout" in fault(client).message
-    with hub.log.expect(0), pytest.raises(HubFault, match="gave no answer about other/one, needed an answer: ReadTi"):
+    with (
+        hub.log.expect(0),
+        pytest.raises(HubFault, match="gave no answer about other/one, needed its branches and tags: Read"),
+    ):
         client.json("/api/kernels/other/one/refs", "other/one", "its branches and tags")
 
 
@@ -252,12 +255,17 @@ def test_that_nobody_is_there_is_found_out_once(hub: TestHub, monkeypatch: pytes
     assert len(messages) == 16 and all("gave no answer about a/r" in message for message in messages)
 
 
-@pytest.mark.parametrize("endpoint", ["hub.acme.com", "http://127.0.0.1:9", "ftp://127.0.0.1"])
-def test_an_address_where_nobody_listens_is_not_tried_twice(hub: TestHub, waits: list[float], endpoint: str) -> None:
-    settings = replace(Settings.read(), endpoint=endpoint)
-    found = fault(Hub(settings))
+def test_an_address_where_nobody_listens_is_not_tried_twice(hub: TestHub, waits: list[float]) -> None:
+    found = fault(Hub(replace(Settings.read(), endpoint="http://127.0.0.1:9")))
     assert found.away and waits == []
     assert "gave no answer about" in found.message
+
+
+@pytest.mark.parametrize("endpoint", ["hub.acme.com", "ftp://127.0.0.1"])
+def test_an_address_that_is_none_is_not_asked(hub: TestHub, waits: list[float], endpoint: str) -> None:
+    found = fault(Hub(replace(Settings.read(), endpoint=endpoint)))
+    assert not found.away and waits == []
+    assert found.message.startswith("HF_ENDPOINT begins with neither http:// nor https://, needed an address")
 
 
 def test_one_question_is_asked_once(norms: Repository, hub: TestHub) -> None:
@@ -368,7 +376,10 @@ def test_a_password_in_the_address_is_not_told(
 def test_offline_nothing_is_asked(norms: Repository, hub: TestHub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with hub.log.expect(0):
-        assert fault().message == f"HF_HUB_OFFLINE is set, and {NORMS} is not in the cache, {hub.cache}"
+        assert (
+            fault().message
+            == f"HF_HUB_OFFLINE is set, and {NORMS} is not in the cache, {hub.cache}; needed its branches and tags"
+        )
 
 
 def test_a_library_that_was_offline_when_it_was_imported_is_told(

@@ -227,7 +227,7 @@ def test_use_hub_kernels_switches_the_hub_off_and_leaves_the_rest(tmp_path: Path
     steps = {step["name"]: step for step in json.loads(done.stdout)["steps"]}
     assert steps["RMSNorm"]["kind"] == "bind"
     assert steps["X"]["modes"]["inference"]["rejected"][0]["reason"] == (
-        "Hub kernels are switched off by USE_HUB_KERNELS"
+        "Hub kernels are switched off by USE_HUB_KERNELS, needed 1, ON, YES or TRUE"
     )
 
 

@@ -7,12 +7,18 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+import kerncfg
 from kerncfg.cli import main
 from kerncfg.cli.completing import joined
 from kerncfg.cli.offers import names, offers
+from tests.test_configs import ADDRESS, shared
+
+if TYPE_CHECKING:
+    from tests.hub.fixtures import TestHub
 
 ROOT = Path(__file__).parents[1]
 
@@ -82,6 +88,24 @@ def test_the_name_to_explain() -> None:
 def test_plans_to_compare_and_files_to_validate_are_files() -> None:
     assert ask("diff", "a.js").stdout == "file,a.js\n"
     assert ask("validate", "conf/a.y").stdout == "file,conf/a.y\n"
+
+
+def test_options_of_a_place_on_the_hub_come_from_the_cache_alone(hub: TestHub) -> None:
+    shared(hub, optimizer__adam="lr: 1\n")
+    words = ("plan", "hydra.searchpath", "=", "[hf", ":", "//acme/shared", "@", "main]")
+    assert "theirs" not in offered(*words, "kernels", "=")
+    kerncfg.plan(f"hydra.searchpath=[{ADDRESS}]", "experiment=fast", "target=cpu")
+    hub.log.clear()
+    assert "theirs" in offered(*words, "kernels", "=")
+    assert offered(*words, "experiment", "=", "fa") == ["fast"]
+    assert offered(*words, "opti") == ["optimizer=", "optimizer=adam"]
+    assert hub.log.count() == 0
+
+
+def test_an_experiment_to_push(tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment/swift.yaml").write_text("# @package _global_\n")
+    assert offered("push", "--config-dir", str(tmp_path), "swi") == ["swift"]
 
 
 def test_options() -> None:

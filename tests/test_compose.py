@@ -363,9 +363,9 @@ def test_composing_leaves_nothing_behind(mine: Path) -> None:
 
 def test_one_file_is_read_without_its_defaults_composed(mine: Path) -> None:
     write(mine, "kernels/fast", "defaults: [bundled]\nX: a/b:C\n")
-    document, origins = read_document(mine / "kernels/fast.yaml")
-    assert document == {"defaults": ["bundled"], "X": "a/b:C"}
-    assert origin(origins, "X") == "mine/kernels/fast.yaml:2"
+    node = read_document(mine / "kernels/fast.yaml")
+    assert node.plain() == {"defaults": ["bundled"], "X": "a/b:C"}
+    assert origin(Origins(node), "X") == "mine/kernels/fast.yaml:2"
 
 
 @pytest.mark.parametrize(

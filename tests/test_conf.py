@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from kerncfg.compiler.checking import check_file
 from kerncfg.compiler.compose import compose
 from kerncfg.compiler.normalise import normalise
-from kerncfg.compiler.schema import validate, validate_file
+from kerncfg.compiler.schema import validate
 from kerncfg.documents.config import Config, KernelRef
 from kerncfg.documents.target import Mode
 from kerncfg.locations import conf, schemas
@@ -41,7 +42,7 @@ def test_every_option_composes_to_a_valid_config(option: str) -> None:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.relative_to(conf()).as_posix())
 def test_every_file_is_valid_by_itself(file: Path) -> None:
-    assert validate_file(file) == []
+    assert check_file(file) == []
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.relative_to(conf()).as_posix())

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.hub.guard.loopback import REFUSALS
+
 SKIPS = """
 import pytest
 
@@ -52,10 +54,44 @@ def test_a_file_that_skips_itself_fails(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "2001:db8::1", "example.invalid"])
-def test_a_connection_that_leaves_this_machine_is_refused(host: str) -> None:
+def test_a_connection_that_leaves_this_machine_is_refused(
+    host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(REFUSALS, str(tmp_path / "refusals"))
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as outward, pytest.raises(OSError, match="tests reach loopback only"):
         outward.connect((host, 80))
+    assert (tmp_path / "refusals").read_text() == f"a test wanted to reach {(host, 80)}; tests reach loopback only\n"
+
+
+SWALLOWS = """
+import socket, subprocess, sys
+
+def reach():
+    try:
+        socket.create_connection(("192.0.2.1", 80), timeout=1)
+    except OSError:
+        pass
+
+def test_here():
+    reach()
+
+def test_elsewhere():
+    code = "import socket\\ntry: socket.getaddrinfo('example.invalid', 80)\\nexcept OSError: pass"
+    subprocess.run([sys.executable, "-c", code], env={}, check=True)
+
+def test_last():
+    pass
+"""
+
+
+def test_a_connection_whose_refusal_somebody_swallows_fails_the_run(tmp_path: Path) -> None:
+    printed = _run(tmp_path, SWALLOWS)
+    assert "3 passed, 1 error" in printed
+    assert (
+        "test_it.py::test_here (call): a test wanted to reach ('192.0.2.1', 80); tests reach loopback only" in printed
+    )
+    assert "test_it.py::test_elsewhere (call): a test wanted to reach example.invalid; tests reach" in printed
 
 
 def test_a_connection_to_this_machine_is_not() -> None:

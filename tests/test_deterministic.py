@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from torch import nn
 
 import kerncfg
 from kerncfg.applier import deterministic
+from kerncfg.cli import main
 from kerncfg.compiler.compose import compose
 from kerncfg.documents.plan import Plan
 from kerncfg.errors import ConflictError
@@ -211,6 +213,28 @@ def test_an_error_inside_puts_everything_back() -> None:
     model, _ = stack()
     with pytest.raises(ValueError, match="inside"), fixed(model, "builtin:RMSNorm"):
         raise ValueError("inside")
+
+
+def test_the_bundled_preset_is_verified_under_the_policy_from_the_command_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    small = ("num_hidden_layers=1", "hidden_size=32", "intermediate_size=48", "head_dim=16", "vocab_size=64")
+    words = [FIXED, "kernels=bundled", "inherited=none", "model.sequence=8", *(f"model.config.{one}" for one in small)]
+    assert main(["verify", *words]) == 0
+    out = capsys.readouterr().out
+    assert "builtin:RMSNorm" in out
+    assert "NO" not in out.split()
+
+
+def test_threads_that_apply_and_revert_leave_the_process_as_it_was() -> None:
+    models = [stack()[0] for _ in range(4)]
+
+    def life(model: nn.Module) -> None:
+        for _ in range(3):
+            fixed(model, "builtin:RMSNorm", "policy.seed=1").revert()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(life, models))
 
 
 def test_a_plan_keeps_policy_and_seed_in_its_file_and_digest() -> None:

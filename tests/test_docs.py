@@ -1,9 +1,10 @@
 """Every page does what it says: its blocks run in order, in one folder, and print what stands below them.
 
 A `yaml` block below `<!-- file: PATH -->` is written to that file, and the option is planned; any other is a
-document and is planned as one. `python` and `bash` blocks are run. A `text` block right after one of these
-is what it prints: numbers may differ, and `...` stands for anything. Of the README's two set-up commands only
-the main job runs here; `.ci/run` runs all of both. The Hub is one on this machine, with the kernels that pages name.
+document and is planned as one. `python` and `bash` blocks are run, commands of kerncfg that need no shell in this
+process. A `text` block right after one of these is what it prints: numbers may differ, and `...` stands for anything.
+Of the README's two set-up commands only the main job runs here; `.ci/run` runs all of both. The Hub is one on this
+machine, with the kernels that pages name.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import pytest
 import yaml
 
 import kerncfg
+from kerncfg.cli import main
 from kerncfg.compiler.compose import compose
 from kerncfg.compiler.overrides import combinations
 from tests.hub import kernels
@@ -40,6 +42,8 @@ PAGES = [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs").rglob("*.md"))]
 _FENCE = re.compile(r"(?P<before>[^\n]*)\n+```(?P<language>[^\n`]*)\n(?P<body>.*?)^```$", re.M | re.S)
 _SETUP = re.compile(r"<!-- command: (\w+) -->")
 _FILE = re.compile(r"<!-- file: (?P<path>[\w/-]+\.yaml) -->")
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
+_OF_SHELLS = set("*?[]{}$~\\`!#&;<()")
 _RUN = ("yaml", "python", "bash")
 _SHOWN = ("text", "")  # pictures and output
 _AGAIN = "run: python docs/_generate.py"
@@ -113,7 +117,40 @@ def _run_python(body: str, names: dict[str, Any]) -> str:
     return printed.getvalue()
 
 
+def _command(line: str) -> tuple[list[str], str | None, list[str]] | None:
+    """Read a line that is one command of kerncfg with nothing for a shell to do: its words, its file, what follows."""
+    plain = _QUOTED.sub("", line)
+    if not line.startswith("kerncfg ") or set(plain) & _OF_SHELLS:
+        return None
+    lexer = shlex.shlex(line, posix=True, punctuation_chars="|>")
+    lexer.whitespace_split = True
+    command, _, otherwise = " ".join(map(shlex.quote, lexer)).partition(" '||' ")
+    words, _, file = command.partition(" '>' ")
+    return shlex.split(words)[1:], file or None, shlex.split(otherwise)
+
+
+def _run_command(words: list[str], file: str | None, otherwise: list[str]) -> None:
+    """Run a command in this process, which has imported already what each process would import again."""
+    with contextlib.ExitStack() as stack:
+        if file is not None:
+            stack.enter_context(contextlib.redirect_stdout(stack.enter_context(Path(file).open("w", encoding="utf-8"))))
+        code = main(words)
+    match otherwise:
+        case ["echo", text] if code:
+            print(text.replace("$?", str(code)))  # noqa: T201 - as a shell would
+        case []:
+            assert code == 0, (words, code)
+        case _:
+            assert otherwise[0] in ("true", "echo"), otherwise
+
+
 def _run_bash(body: str, environment: Mapping[str, str]) -> str:
+    commands = [_command(line) for line in body.splitlines()]
+    if all(commands):
+        with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.redirect_stderr(printed):
+            for command in filter(None, commands):
+                _run_command(*command)
+        return printed.getvalue()
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", body],
         env=environment,
@@ -133,7 +170,7 @@ def _alike(text: str) -> str:
     return re.sub(r"([─━═-])\1+", r"\1", text)
 
 
-def _prints(expected: str, printed: str) -> bool:
+def prints(expected: str, printed: str) -> bool:
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     return doctest.OutputChecker().check_output(_alike(expected), _alike(printed), flags)
 
@@ -143,6 +180,7 @@ def test_every_block_of_a_page_works(page: Path, tmp_path: Path, monkeypatch: py
     (tmp_path / "page").mkdir()
     monkeypatch.chdir(tmp_path / "page")
     hub.add(*kernels.documented())
+    hub.tokens["hf_of_yours"], hub.writers["hf_of_yours"] = frozenset({"*"}), frozenset({kernels.ACME})
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = hub.environment(PATH=path, PYTHONPATH=str(Path(loopback.__file__).parent), OMP_NUM_THREADS=None)
     names: dict[str, Any] = {"__name__": "page"}
@@ -162,7 +200,7 @@ def test_every_block_of_a_page_works(page: Path, tmp_path: Path, monkeypatch: py
             raise
         if block.output is not None and block.language != "yaml":
             where = f"the block at {page.name}:{block.line} prints\n{printed}"
-            assert _prints(block.output, printed), f"{where}\nand the page says\n{block.output}"
+            assert prints(block.output, printed), f"{where}\nand the page says\n{block.output}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -218,5 +256,35 @@ def test_the_page_on_overrides_has_tables_of_every_kind() -> None:
 def test_what_the_pages_take_from_the_code_is_up_to_date() -> None:
     pages = runpy.run_path(str(CHECKOUT / "docs/_generate.py"))
     assert (CHECKOUT / "docs/reference.md").read_text("utf-8") == pages["reference"](), _AGAIN
+    assert (CHECKOUT / "docs/python.md").read_text("utf-8") == pages["python"](), _AGAIN
     troubleshooting = (CHECKOUT / "docs/troubleshooting.md").read_text("utf-8")
     assert troubleshooting == pages["troubleshooting"](troubleshooting), _AGAIN
+
+
+def test_the_picture_of_the_concepts_is_what_its_script_draws() -> None:
+    drawn = runpy.run_path(str(CHECKOUT / "docs/images/flow.py"))
+    assert (CHECKOUT / "docs/images/flow.svg").read_text("utf-8") == drawn["picture"](), (
+        "run: python docs/images/flow.py"
+    )
+    for page in ("concepts", "index"):
+        alt = " ".join((CHECKOUT / f"docs/{page}.md").read_text("utf-8").split())
+        assert f"![{drawn['ALT']}](images/flow.svg)" in alt
+
+
+@pytest.mark.parametrize("dark", [0, 1], ids=["light", "dark"])
+@pytest.mark.parametrize("ground", ["ground", "document", "outside"])
+def test_the_words_of_the_picture_can_be_read(ground: str, dark: int) -> None:
+    colours = runpy.run_path(str(CHECKOUT / "docs/images/flow.py"))["COLOURS"]
+    inks = ["ink", "quiet", "world"] if ground == "ground" else ["ink", "quiet"]
+    ratios = {ink: _contrast(colours[ink][dark], colours[ground][dark]) for ink in inks}
+    assert min(ratios.values()) >= 4.5, ratios  # WCAG's least for text
+
+
+def _contrast(one: str, other: str) -> float:
+    """The contrast of two colours as WCAG 2 defines it."""
+    light = []
+    for colour in (one, other):
+        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+        light.append(0.2126 * red + 0.7152 * green + 0.0722 * blue)
+    return (max(light) + 0.05) / (min(light) + 0.05)

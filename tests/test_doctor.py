@@ -221,7 +221,7 @@ def test_triton_that_is_missing() -> None:
         ("HF_HOME", "/hf", "ok", "/hf: the home of the Hub's files"),
         ("HF_HUB_CACHE", "/hub", "ok", "/hub: the cache of the Hub"),
         ("HF_HUB_OFFLINE", "1", "warn", "1: nothing is asked of the Hub, only the cache is used"),
-        ("HF_ENDPOINT", "https://hub.acme.com:8443/hf", "ok", "https://hub.acme.com:8443: the Hub is asked there"),
+        ("HF_ENDPOINT", "https://hub.acme.com:8443/hf", "ok", "https://hub.acme.com:8443/hf: the Hub is asked there"),
         ("HF_ENDPOINT", "hub.acme.com", "error", "no web address"),
         ("TRITON_INTERPRET", "1", "warn", "1: Triton kernels are interpreted, for tests: very slow"),
     ],
@@ -257,9 +257,19 @@ def test_a_variable_that_is_nearly_one_of_them_asks_which_was_meant(name: str, m
     assert (made.severity, made.cure) == ("warn", f"did you mean {meant}?")
 
 
-def test_kerncfg_reads_no_variables_of_its_own() -> None:
+def test_a_variable_with_our_prefix_that_is_not_read() -> None:
     (made,) = flags(KERNCFG_STRICT="1")
-    assert (made.severity, made.found) == ("warn", "is set, and kerncfg reads no variables of its own")
+    assert (made.severity, made.found) == ("warn", "is set, and kerncfg does not read it")
+    assert made.cure == "say policy=strict"
+
+
+def test_a_folder_of_ours_that_is_a_file_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (made,) = flags(KERNCFG_CACHE=str(tmp_path / "file"))
+    assert (made.severity, made.cure) == ("error", "name a folder, or unset KERNCFG_CACHE")
+    for place in (tmp_path, tmp_path / "later"):
+        (made,) = flags(KERNCFG_CACHE=str(place))
+        assert (made.severity, made.found) == ("ok", f"{place}: the folder of what kerncfg keeps between runs")
 
 
 OTHERS = (

@@ -119,7 +119,7 @@ def test_what_stands_behind_a_written_original_was_never_asked() -> None:
 
 def test_with_everything_switched_off_nothing_is_asked() -> None:
     made = builders.plan({"N": {"cuda": [A, B]}}, enabled=False)
-    assert unreached(made) == [(ref, "kernels are switched off: enabled is false") for ref in (A, B)]
+    assert unreached(made) == [(ref, "kernels are switched off: enabled is false, needed true") for ref in (A, B)]
 
 
 def test_what_nobody_asked_about_is_not_in_the_digest_but_in_the_file() -> None:

@@ -12,6 +12,7 @@ from kerncfg.compiler.schema import validate
 from kerncfg.errors import ApplyError, ContractError, KerncfgWarning
 from kerncfg.evidence import gate
 from kerncfg.evidence.verify import verify
+from tests import attending
 from tests.subjects import FAULTS, POLICY, Norm, Stack, applied, matched, qwen3, stack
 
 if TYPE_CHECKING:
@@ -214,3 +215,46 @@ def test_a_norm_of_ones_own_is_still_one(cache: Path) -> None:
         gate._fingerprint(Stack(cls)) for cls in (Norm, type("Norm", (Norm,), {"forward": lambda s, x: x}))
     )
     assert first != second
+
+
+def attending_rows(*kernels: str) -> str:
+    said = ", ".join(f"'python:tests.{kernel}'" for kernel in kernels)
+    return f"attention.mine={{cpu: [{said}]}}"
+
+
+def test_attention_that_fails_gives_way_to_the_next_kernel_of_its_row() -> None:
+    loaded = qwen3()
+    before = attending.implementations(loaded.model)
+    row = attending_rows("attention_planted:ignores_mask", "attention_kernels:interface")
+    bindings = applied(loaded.model, "inherited=none", row, mode="inference")
+    bindings, found = gate.fall_back(bindings, verify(bindings, loaded.inputs, POLICY), loaded.inputs, POLICY)
+    (only,) = bindings.report.rows
+    assert (only.kind, only.status, only.kernel) == ("attention", "swapped", "python:tests.attention_kernels:interface")
+    assert [(row.name, row.passed) for row in found.rows] == [("mine", False), ("mine", True)]
+    assert [one[:2] for one in found.removed] == [("mine", "python:tests.attention_planted:ignores_mask")]
+    bindings.revert()
+    assert attending.implementations(loaded.model) == before
+    assert not any("_kerncfg_attention" in vars(module) for module in loaded.model.modules())
+
+
+def test_attention_that_fails_gives_way_to_the_models_own() -> None:
+    loaded = qwen3()
+    before = attending.implementations(loaded.model)
+    row = attending_rows("attention_planted:ignores_mask")
+    bindings = applied(loaded.model, "inherited=none", row, mode="inference")
+    with pytest.warns(KerncfgWarning, match="no module runs one: attention.mine: .*failed verification"):
+        bindings, found = gate.fall_back(bindings, verify(bindings, loaded.inputs, POLICY), loaded.inputs, POLICY)
+    (only,) = bindings.report.rows
+    assert (only.status, only.kernel) == ("kept", None)
+    assert "failed verification: " in only.reason
+    assert not found.passed and found.model is None
+    assert attending.implementations(loaded.model) == before
+    assert not any("_kerncfg_attention" in vars(module) for module in loaded.model.modules())
+
+
+def test_the_gate_takes_attention_that_fails_off() -> None:
+    loaded = qwen3()
+    norm = f"kernels.Right={{match: {{path: model.norm}}, cpu: {FAULTS}:Faithful}}"
+    said = "inherited=none", attending_rows("attention_planted:ignores_padding"), norm
+    with kerncfg.kernelize(loaded.model, *said, mode="inference", verify=True, inputs=loaded.inputs) as bindings:
+        assert statuses(bindings) == {"model": "kept", "model.norm": "swapped"}

@@ -48,6 +48,16 @@ def test_the_files_are_those_of_the_groups(path: str) -> None:
     assert bool(re.search(HOOKS[0]["files"], path)) is EXAMPLES[path]
 
 
+def test_the_page_writes_out_the_same_hooks() -> None:
+    page = (CHECKOUT / "docs/commands.md").read_text("utf-8")
+    said = page.partition("cat > .pre-commit-config.yaml <<'EOF'\n")[2].partition("EOF\n")[0]
+    (local,) = yaml.safe_load(said)["repos"]
+    assert local["repo"] == "local"
+    for written, hook in zip(local["hooks"], HOOKS, strict=True):
+        assert written["entry"].startswith(hook["entry"])
+        assert all(hook[key] == value for key, value in written.items() if key != "entry")
+
+
 class Repository:
     """A git repository with some of the hooks, in a folder of its own."""
 
@@ -117,7 +127,7 @@ def test_a_fault_stops_the_commit_with_its_place_and_its_mending_lets_it_through
     repository.write("other.yaml", "cdua: 1\n")
     done = repository.run()
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "conf/kernels/mine.yaml:2:3: RMSNorm.cdua: unknown key `cdua`" in done.stdout
+    assert "conf/kernels/mine.yaml:2:3: kernels.RMSNorm.cdua: unknown key `cdua`" in done.stdout
     assert "did you mean cuda?" in done.stdout
     repository.write("conf/kernels/mine.yaml", "RMSNorm:\n  cuda: builtin:RMSNorm\n")
     done = repository.run()

@@ -279,7 +279,7 @@ def test_nothing_is_asked_while_kernels_are_off(norms: Repository, hub: TestHub,
         (tmp_path / "kerncfg.lock").unlink()
         for value in ("0", "no", ""):
             done = plan_of(hub, tmp_path, *words, USE_HUB_KERNELS=value)
-            assert done.refusal() == "Hub kernels are switched off by USE_HUB_KERNELS"
+            assert done.refusal() == "Hub kernels are switched off by USE_HUB_KERNELS, needed 1, ON, YES or TRUE"
             assert done.inference("RMSNorm")["choices"][0]["reference"] == "builtin:RMSNorm"
         fetched = typed(hub, tmp_path, "fetch", "plan.json", USE_HUB_KERNELS="0")
         assert fetched.code == 3 and "switched off by USE_HUB_KERNELS" in fetched.out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 import socket
 import threading
@@ -16,7 +17,7 @@ import pytest
 from tests.hub import kernels
 from tests.hub.kernels import TRUSTED
 from tests.hub.repos import Repository
-from tests.hubbing import CPU, Done, ended, files_of, plan_of, row, started, typed
+from tests.hubbing import CPU, Done, ended, files_of, plan_of, planned, row, started, typed
 
 if TYPE_CHECKING:
     from tests.hub.fixtures import TestHub
@@ -64,10 +65,13 @@ def test_b19_offline_after_an_online_run_asks_for_nothing(
 def test_offline_what_is_not_there_is_told_with_the_cache(norms: Repository, hub: TestHub, tmp_path: Path) -> None:
     with hub.log.expect(0):
         done = plan_of(hub, tmp_path, V2, HF_HUB_OFFLINE="1")
-    assert done.refusal() == f"HF_HUB_OFFLINE is set, and {NORMS} is not in the cache, {hub.cache}"
+    found = f"HF_HUB_OFFLINE is set, and {NORMS} is not in the cache, {hub.cache}"
+    assert done.refusal() == f"{found}; needed its branches and tags"
     plan_of(hub, tmp_path, V2, "-o", "plan.json")
     fetched = typed(hub, tmp_path, "fetch", "plan.json", HF_HUB_OFFLINE="1")
-    assert fetched.code == 3 and f"{NORMS} is not in the cache, {hub.cache}" in fetched.out
+    commit = norms.branches["v2"][:12]
+    assert fetched.code == 3
+    assert re.search(rf"{re.escape(found)}; needed its file build/torch-cpu/\S+ of commit {commit}", fetched.out)
 
 
 def test_b25_every_no_is_another_reason(norms: Repository, hub: TestHub, tmp_path: Path) -> None:
@@ -277,6 +281,40 @@ def test_a_process_that_was_killed_half_way_harms_no_other(norms: Repository, hu
     assert typed(hub, tmp_path, "fetch", "plan.json").code == 0
     (layers,) = hub.cache.rglob("layers.py")
     assert layers.read_bytes() == norms.find("v2").files["build/torch-cpu/layers.py"].data
+
+
+@pytest.mark.parametrize(
+    ("words", "pattern"),
+    [
+        (("lock", *CPU, V2), "/refs"),
+        (("plan", *CPU, V2), "/tree/"),
+        (("plan", *CPU, V2), "metadata"),
+        (("fetch", "plan.json"), "layers"),
+    ],
+    ids=["lock", "plan, the listing", "plan, the metadata", "fetch"],
+)
+def test_an_interrupt_ends_at_once_what_waits_for_a_silent_hub(
+    norms: Repository, hub: TestHub, tmp_path: Path, words: tuple[str, ...], pattern: str
+) -> None:
+    if words[0] == "fetch":
+        planned(V2, target="cpu").save(tmp_path / "plan.json")
+        shutil.rmtree(hub.cache)
+    slow = {"slow": 3.0} if pattern == "layers" else {"delay": 60.0}
+    fault = hub.fault(pattern, times=None, **slow)
+    process = started(hub, tmp_path, *words)
+    until = time.monotonic() + 60
+    while not fault.hits and time.monotonic() < until:
+        time.sleep(0.02)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    start = time.monotonic()
+    done = ended(process)
+    assert time.monotonic() - start < 5
+    assert done.code == 130 and done.out == "" and done.err.split() == ["interrupted"]
+    assert not (tmp_path / "kerncfg.lock").exists()
+    assert not [path for path in hub.home.rglob("*") if path.suffix in (".part", ".tmp")]
+    hub.faults.clear()
+    assert plan_of(hub, tmp_path, V2).commit() == norms.branches["v2"]
 
 
 @pytest.mark.parametrize("path", ["build/torch-cpu/../../../../up.py", "build/torch-cpu/a\\..\\up.py"])

@@ -348,3 +348,31 @@ def test_a_hub_that_ends_waits_for_no_latency() -> None:
             time.sleep(0.001)
         start = time.perf_counter()
     assert time.perf_counter() - start < 5
+
+
+def test_the_real_client_makes_a_repository_and_commits_to_it(hub: TestHub) -> None:
+    hub.tokens["writer"], hub.writers["writer"] = frozenset({"*"}), frozenset({"acme"})
+    api = huggingface_hub.HfApi(endpoint=hub.url, token="writer")
+    api.create_repo("acme/made", private=True, exist_ok=True)
+    api.create_repo("acme/made", exist_ok=True)
+    add = [huggingface_hub.CommitOperationAdd(path, text.encode()) for path, text in FILES_SENT.items()]
+    found = api.create_commit("acme/made", add, commit_message="Say something")
+    made = hub.repository("model", "acme/made")
+    assert made is not None and made.private and made.branches["main"] == found.oid
+    commit = made.find("main")
+    assert commit.title == "Say something"
+    assert {path: commit.files[path].data.decode() for path in FILES_SENT} == FILES_SENT
+    assert hub.log.kinds() == {"create": 2, "validate-yaml": 1, "preupload": 1, "commit": 1}
+
+
+FILES_SENT = {"README.md": "---\ntags: [a]\n---\n# made\n", "a/b.yaml": "x: 1\n"}
+
+
+@pytest.mark.parametrize(("token", "status"), [(False, 401), ("reader", 403)])
+def test_who_may_not_write_is_told(hub: TestHub, token: str | bool, status: int) -> None:
+    hub.tokens["reader"] = frozenset({"*"})
+    api = huggingface_hub.HfApi(endpoint=hub.url, token=token)
+    with pytest.raises(huggingface_hub.errors.HfHubHTTPError) as caught:
+        api.create_repo("acme/made")
+    assert caught.value.response.status_code == status
+    assert hub.repository("model", "acme/made") is None

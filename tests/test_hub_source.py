@@ -228,7 +228,9 @@ def test_nothing_is_asked_while_kernels_are_off(
         assert planned(row(f"{NORMS}@v1"), "enabled=false").kernels() == set()
         monkeypatch.setenv("USE_HUB_KERNELS", "0")
         assert "switched off by USE_HUB_KERNELS" in refusal(planned(row(f"{NORMS}@v1")))
-        assert list(fetch(plan.kernels()).values()) == ["Hub kernels are switched off by USE_HUB_KERNELS"]
+        assert list(fetch(plan.kernels()).values()) == [
+            "Hub kernels are switched off by USE_HUB_KERNELS, needed 1, ON, YES or TRUE"
+        ]
         with pytest.raises(SourceError, match="USE_HUB_KERNELS"):
             load(kernel(plan), TRUST)
         assert HubSource().pin(KernelRef.parse(f"{NORMS}@v1"), question()).reason

@@ -155,6 +155,9 @@ def test_the_first_release_with_a_build_that_fits_is_taken() -> None:
         (lock(pin(reason="a")), lock(pin(reason="b")), ["org/r@v1: a → b"]),
         (lock(pin("org/r@v1", COMMIT)), lock(pin("org/r@v1", COMMIT, note="n")), []),
         (lock(pin("org/r@v1", COMMIT)), lock(pin(reason="silence", away=True)), []),
+        (lock(pin("org/r@v1", COMMIT)), lock(pin(reason="not to you", barred=True)), []),
+        (lock(pin(reason="not to you")), lock(pin(reason="not to you", barred=True)), []),
+        (lock(), lock(pin(reason="not to you", barred=True)), ["org/r@v1: not locked"]),
         (lock(commits={KernelRef.parse("org/r@v1"): COMMIT}), lock(pin("org/r@v1", COMMIT)), []),
         (
             lock(commits={KernelRef.parse("org/r@v1"): COMMIT}),

@@ -103,10 +103,10 @@ def test_nothing_is_asked_while_kernels_are_off(
     with hub.log.expect(0):
         assert made(*words, "enabled=false", previous=before) == before
         (pin,) = made(*words, "enabled=false").hub()
-        assert pin.reason == "kernels are switched off: enabled is false"
+        assert pin.reason == "kernels are switched off: enabled is false, needed true"
         monkeypatch.setenv("USE_HUB_KERNELS", "0")
         (pin,) = made(*words).hub()
-        assert pin.reason == "Hub kernels are switched off by USE_HUB_KERNELS"
+        assert pin.reason == "Hub kernels are switched off by USE_HUB_KERNELS, needed 1, ON, YES or TRUE"
 
 
 def test_the_usual_lock_is_that_of_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

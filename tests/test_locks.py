@@ -53,6 +53,92 @@ def test_a_check_writes_nothing(capsys: pytest.CaptureFixture[str], folder: Path
     assert not (folder / "kerncfg.lock").exists()
 
 
+ENVIRONMENTS = {
+    "no token": ({}, "HTTP 401: "),
+    "a token of yesterday": ({"HF_TOKEN": "hf_old"}, "HTTP 401: "),
+    "a token that cannot be sent": ({"HF_TOKEN": "hf_\nnew"}, "HF_TOKEN holds a blank"),
+    "offline": ({"HF_HUB_OFFLINE": "1"}, "as last resolved, for HF_HUB_OFFLINE is set"),
+    "offline, and nothing known": ({"HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": "other"}, "HF_HUB_OFFLINE is set, and"),
+    "nobody there": ({"HF_ENDPOINT": "http://127.0.0.1:9"}, "as last resolved, for the Hub at http://127.0.0.1:9 gave"),
+    "switched off": (
+        {"USE_HUB_KERNELS": "0"},
+        "Hub kernels are switched off by USE_HUB_KERNELS, needed 1, ON, YES or TRUE",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_what_this_environment_is_not_told_has_not_moved(
+    capsys: pytest.CaptureFixture[str], hub: TestHub, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    private = kernels.silu(f"{TRUSTED}/private")
+    private.private = True
+    hub.add(private)
+    hub.tokens = {"hf_good": frozenset({private.name})}
+    words = ("inherited=none", row(f"{private.name}@v1", "SiLU"))
+    monkeypatch.setenv("HF_TOKEN", "hf_good")
+    assert call(capsys, "lock", *words)[0] == 0
+    monkeypatch.delenv("HF_TOKEN")
+    environment, reason = ENVIRONMENTS[name]
+    for variable, value in environment.items():
+        monkeypatch.setenv(variable, value)
+    code, out, err = call(capsys, "lock", "--check", *words)
+    assert (code, err) == (3, "kerncfg.lock: nothing moved, 1 not checked\n")
+    assert out.startswith(f"not checked: {private.name}@v1: {reason}")
+    code, out, _ = call(capsys, "lock", "--check", "--json", *words)
+    assert code == 3 and json.loads(out)["moved"] == [] and list(json.loads(out)["unchecked"]) == [f"{private.name}@v1"]
+
+
+def test_what_is_gone_has_moved(
+    capsys: pytest.CaptureFixture[str], hub: TestHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call(capsys, "lock", *WORDS)
+    hub.remove(next(each for each in [hub.repository("kernel", NORMS)] if each))
+    code, out, err = call(capsys, "lock", "--check", *WORDS)
+    assert (code, err) == (1, "kerncfg.lock: 1 moved\n") and "→ HTTP 404: there is no kernel repository" in out
+    hub.tokens = {"hf_other": frozenset()}  # to whom the Hub says the same of what is not for him
+    monkeypatch.setenv("HF_TOKEN", "hf_other")
+    _, out, _ = call(capsys, "lock", "--check", *WORDS)
+    assert f"norms at {hub.url}, as far as the token that was sent may see, needed its branches and tags" in out
+
+
+def test_a_row_that_nobody_trusts_is_no_finding_of_a_check(capsys: pytest.CaptureFixture[str], hub: TestHub) -> None:
+    hub.add(kernels.silu("acme/act"))
+    words = (*WORDS, row("acme/act@v1", "SiLU"))
+    assert call(capsys, "lock", *words)[0] == 0
+    assert call(capsys, "lock", "--check", *words) == (0, "", "kerncfg.lock: nothing moved\n")
+    assert call(capsys, "lock", *words, "--trust", "acme", "--lock", "kerncfg.lock")[0] == 0
+    locked = Path("kerncfg.lock").read_bytes()
+    code, out, _ = call(capsys, "lock", "--check", *words)
+    assert code == 3 and out.startswith("not checked: acme/act@v1: publisher acme is not trusted: set trust.publishers")
+    assert call(capsys, "lock", *words)[0] == 0  # what the lock holds stays as it is
+    assert Path("kerncfg.lock").read_bytes() == locked
+    code, _, err = call(capsys, "lock", "--upgrade", "SiLU", *words)
+    assert code == 3 and "acme/act@v1 stays as it is: publisher acme is not trusted" in err
+    assert Path("kerncfg.lock").read_bytes() == locked
+
+
+@pytest.mark.parametrize("word", ["enabled=false", "USE_HUB_KERNELS"])
+def test_an_upgrade_that_nobody_may_ask_about_is_an_error(
+    capsys: pytest.CaptureFixture[str], hub: TestHub, monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
+    call(capsys, "lock", *WORDS)
+    locked = Path("kerncfg.lock").read_bytes()
+    if word.isupper():
+        monkeypatch.setenv(word, "0")
+    with hub.log.expect(0):
+        code, out, err = call(capsys, "lock", "--upgrade", "Scale", *WORDS, *([] if word.isupper() else [word]))
+    assert (code, out) == (3, "") and err.startswith(f"error: {NORMS}@v1 stays as it is: ") and "switched off" in err
+    assert Path("kerncfg.lock").read_bytes() == locked
+
+
+def test_a_check_upgrades_nothing_and_says_so(capsys: pytest.CaptureFixture[str], hub: TestHub) -> None:
+    with hub.log.expect(0):
+        code, out, err = call(capsys, "lock", "--check", "--upgrade", "Scale", *WORDS)
+    assert (code, out) == (1, "")
+    assert err.startswith("error: --check writes nothing, and --upgrade Scale is to be written")
+
+
 def test_a_lock_that_cannot_be_written_or_read_says_why(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = call(capsys, "lock", "--lock", "no/kerncfg.lock", *WORDS)
     assert code == 1 and "no/kerncfg.lock cannot be written: No such file or directory" in err

@@ -99,7 +99,7 @@ REWRITTEN = {
 
 REFUSED = {
     "": "is no override",
-    "=x": "is no override",
+    "=x": "has an empty part in its key",
     "a b=1": "is no override",
     "word": "is no override",
     "kernls.X.version=>=1": "is no override",

@@ -21,6 +21,7 @@ import importlib.metadata, json, pathlib
 import kerncfg, kerncfg.locations
 package = pathlib.Path(kerncfg.__file__).parent
 from hydra.core.plugins import Plugins
+from hydra.plugins.config_source import ConfigSource
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 print(json.dumps({
     "conf": (kerncfg.locations.conf() / "config.yaml").is_file(),
@@ -29,6 +30,7 @@ print(json.dumps({
     "typed": (package / "py.typed").is_file(),
     "page": all((package / "page" / name).is_file() for name in ("page.css", "page.js")),
     "plugins": [cls.__module__ for cls in Plugins.instance().discover(SearchPathPlugin)],
+    "sources": [cls.scheme() for cls in Plugins.instance().discover(ConfigSource)],
     "version": importlib.metadata.version("kerncfg"),
 }))
 """
@@ -92,6 +94,7 @@ def test_every_file_is_found_from_another_directory(installed: Path, tmp_path: P
     found = json.loads(_run(installed, "-c", PROBE, cwd=tmp_path))
     assert found.pop("package").startswith((str(CHECKOUT), str(installed.parent.parent)))
     assert "hydra_plugins.kerncfg" in found.pop("plugins")
+    assert "hf" in found.pop("sources")
     assert found == {"conf": True, "schemas": True, "typed": True, "page": True, "version": DECLARED["version"]}
 
 
@@ -146,15 +149,33 @@ def test_an_unknown_option_tells_both_places_that_were_looked_in(installed: Path
     assert "did you mean mine? there are bundled, bundled_gemma, default, liger, mine, none, reference" in said
 
 
+FOREIGN = CHECKOUT / "tests/apps/foreign/app.py"
+LIGER, BUNDLED = ["GatedMLP", "RMSNorm", "SiLU"], ["RMSNorm", "SiLU", "SwiGLUMLP", "rotary_pos_emb"]
+
+
+def _job(lr: float, rows: list[str]) -> dict[str, object]:
+    return {
+        "lr": lr,
+        "rows": rows,
+        "steps": rows,
+        "silu": ["org/act-16@v1:Silu"],
+        "target": "9.0",
+        "nodes_agree": True,
+        "threads_agree": True,
+        "different": 8,
+        "job": "app",
+    }
+
+
 def test_all_of_it_works_inside_someone_elses_hydra_job_and_in_eight_threads(
     installed: Path, users: Path, tmp_path: Path
 ) -> None:
-    application = CHECKOUT / "tests/apps/foreign/app.py"
-    said = _run(installed, application, "my_conf", "lr=0.2", "hydra.run.dir=made", cwd=tmp_path)
-    assert json.loads(said) == {
-        "lr": 0.2,
-        "rows": ["GatedMLP", "RMSNorm"],
-        "steps": ["GatedMLP", "RMSNorm"],
-        "threads_agree": True,
-        "job": "app",
-    }
+    said = _run(installed, FOREIGN, "lr=0.2", "hydra.run.dir=made", cwd=tmp_path)
+    assert json.loads(said) == _job(0.2, LIGER)
+
+
+@pytest.mark.parametrize("installed", [_wheel], indirect=True)
+def test_all_of_it_works_in_every_job_of_someone_elses_multirun(installed: Path, users: Path, tmp_path: Path) -> None:
+    said = _run(installed, FOREIGN, "-m", "lr=0.2", "kernels=liger,bundled", "hydra.sweep.dir=made", cwd=tmp_path)
+    jobs = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+    assert jobs == [_job(0.2, LIGER), _job(0.2, BUNDLED)]

@@ -102,7 +102,9 @@ def test_a_plan_as_data_has_the_keys_that_others_rely_on() -> None:
         "strict": False,
         "deterministic": False,
         "seed": None,
+        "endpoint": None,
         "notes": [],
+        "searchpath": {},
         "steps": [
             {
                 "name": "SiLU",

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import shutil
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from kerncfg.evidence.bench import bench
 from kerncfg.evidence.verify import Verification, verify
 from kerncfg.machine import detect
 from kerncfg.models import build
+from tests import attending
+from tests.snapshot import snapshot
 from tests.subjects import FAULTS, POLICY, TINY, Norm, applied
 
 DTYPES = ["float32", "bfloat16", "float16"]
@@ -127,3 +133,140 @@ def test_a_mask_that_is_ignored_is_blamed_on_the_attention(name: str, passed: bo
     with applied(Attending(), "inherited=none", *rows) as bindings:
         found = verify(bindings, {"x": x}, POLICY)
     assert judged(found) == {"Planted": passed, "Right": True}
+
+
+# Attention
+
+
+def attending_model(name: str = "qwen3") -> tuple[nn.Module, dict[str, Any]]:
+    inputs = {"input_ids": attending.tokens(), "attention_mask": torch.ones_like(attending.tokens())}
+    return attending.model(name), inputs
+
+
+def attended(kernel: str, name: str = "qwen3", *rows: str, mode: str | None = None) -> Verification:
+    """Verify an attention kernel on a small model."""
+    model, inputs = attending_model(name)
+    row = f"attention.Planted=python:tests.{kernel}"
+    with applied(model, "inherited=none", row, *rows, mode=mode) as bindings:
+        return verify(bindings, inputs, POLICY)
+
+
+def test_attention_that_sees_the_future_is_blamed_beside_norms_that_are_right() -> None:
+    right = f"kernels.Right={{match: {{path: model.norm}}, cpu: {FAULTS}:Faithful}}"
+    found = attended("attention_planted:ignores_mask", "qwen3", right, mode="inference")
+    assert judged(found) == {"Planted": False, "Right": True}
+    assert {kernel for _, kernel in found.failures} == {"python:tests.attention_planted:ignores_mask"}
+    assert found.model is not None and found.model.reason is not None
+    assert found.model.reason.endswith("; it is Planted (python:tests.attention_planted:ignores_mask) alone")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "mode", "words"),
+    [
+        ("ignores_padding", "inference", "with padding, output: "),
+        ("FutureVarlen", "inference", "output: "),
+        ("Eyeless", "inference", "with padding, output: "),
+        ("forgets_scaling", "inference", "output: "),
+        ("forgets_training", "training", "output: "),
+        ("loses_gradient", "training", "gradient of input 1: "),
+        ("writes_to_queries", "inference", "the forward writes to its input 0"),
+        ("returns_heads_first", "inference", "output: shape is (2, 2, 10, 16), the original's (2, 10, 2, 16)"),
+    ],
+)
+def test_a_planted_fault_of_attention_is_found_and_named(kernel: str, mode: str, words: str) -> None:
+    found = attended(f"attention_planted:{kernel}", mode=mode)
+    (row,) = found.rows
+    assert (row.path, row.sites, row.name) == ("model.layers.0.self_attn", 2, "Planted")
+    assert row.reason is not None and row.reason.startswith(words)
+    assert ("Planted", row.kernel) in found.failures
+
+
+@pytest.mark.parametrize(("name", "passed"), [("mistral", False), ("qwen3", True)])
+def test_a_window_that_is_forgotten_is_found_where_there_is_one(name: str, passed: bool) -> None:
+    assert judged(attended("attention_planted:Windowless", name, mode="inference")) == {"Planted": passed}
+
+
+@pytest.mark.parametrize("kernel", ["interface", "FLASH", "VARLEN", "plain"])
+def test_right_attention_is_blamed_for_nothing(kernel: str) -> None:
+    found = attended(f"attention_kernels:{kernel}", "mistral")
+    (row,) = found.rows
+    assert (row.reason, row.reference) == (None, "float64")
+    assert row.backward is not None and row.backward.passed
+    assert found.passed
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "bart", "bert", "t5", "gemma3"])
+def test_attention_of_other_families_is_blamed_for_nothing(name: str) -> None:
+    model, inputs = attending_model(name)
+    if name in ("bart", "t5"):
+        inputs["decoder_input_ids"] = inputs["input_ids"][:, :6]
+    with applied(model, "inherited=none", "attention.Own=eager", mode="training") as bindings:
+        found = verify(bindings, inputs, POLICY)
+    assert [row.reason for row in found.rows if row.reason] == []
+    assert found.passed
+    assert all(row.backward is not None for row in found.rows)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_right_attention_passes_in_the_half_types(dtype: str) -> None:
+    node = {"architecture": "Qwen3ForCausalLM", "config": TINY, "dtype": dtype, "seed": 0}
+    loaded = build({**node, "batch": 2, "sequence": 8}, detect({"device": "cpu"}))
+    with applied(loaded.model, "inherited=none", "attention.x=python:tests.attention_kernels:FLASH") as bindings:
+        assert [site.path for site in bindings.sites] == [f"model.layers.{n}.self_attn" for n in (0, 1)]
+        found = verify(bindings, loaded.inputs, POLICY)
+    assert [row.reason for row in found.rows] == [None]
+    assert found.passed
+
+
+def test_the_attention_of_each_part_is_judged_apart_and_alone() -> None:
+    model = attending.model("clip")
+    rows = ["attention.text={path: text_model, kernel: 'python:tests.attention_planted:ignores_mask'}"]
+    rows += ["attention.vision={path: vision_model, kernel: 'python:tests.attention_kernels:interface'}"]
+    inputs = {"input_ids": attending.tokens(), "pixel_values": attending.images()}
+    before = snapshot(model)
+    bindings = applied(model, "inherited=none", *rows, mode="inference")
+    found = verify(bindings, inputs, POLICY)
+    assert judged(found) == {"text": False, "vision": True}
+    assert found.model is not None
+    assert {one.name: one.passed for one in found.model.alone} == {"text": False, "vision": True}
+    assert found.model.reason is not None
+    assert found.model.reason.endswith("; it is text (python:tests.attention_planted:ignores_mask) alone")
+    bindings.revert()
+    assert snapshot(model) == before
+
+
+def test_parts_that_cannot_be_chosen_alone_are_judged_together() -> None:
+    """Encoder and decoder share their configuration, and so their masks."""
+    model, inputs = attending_model("bart")
+    kernel = "kernel: 'python:tests.attention_kernels:FLASH'"
+    rows = [f"attention.{part}={{path: model.{part}, {kernel}}}" for part in ("encoder", "decoder")]
+    with applied(model, "inherited=none", *rows, mode="inference") as bindings:
+        found = verify(bindings, {**inputs, "decoder_input_ids": inputs["input_ids"]}, POLICY)
+    assert found.passed
+    assert found.model is not None and found.model.alone == ()
+    assert {row.name for row in found.rows} == {"encoder", "decoder"}
+
+
+def test_padding_in_the_inputs_is_nobodys_output() -> None:
+    model, inputs = attending_model()
+    inputs["attention_mask"] = attending.padding()
+    row = "attention.x=python:tests.attention_kernels:FLASH"
+    with applied(model, "inherited=none", row, mode="inference") as bindings:
+        assert verify(bindings, inputs, POLICY).passed
+        (measured,) = bench(bindings, inputs, seconds=0.001).rows
+    assert (measured.name, measured.path, measured.mode, measured.sites) == (
+        "x",
+        "model.layers.0.self_attn",
+        "inference",
+        2,
+    )
+
+
+def test_verification_leaves_the_model_and_the_registries_as_they_were() -> None:
+    model, inputs = attending_model()
+    before = snapshot(model), dict(ALL_ATTENTION_FUNCTIONS), dict(ALL_MASK_ATTENTION_FUNCTIONS)
+    with applied(model, "inherited=none", "attention.x=eager") as bindings:
+        during = snapshot(model)
+        verify(bindings, inputs, POLICY)
+        assert snapshot(model) == during
+    assert (snapshot(model), dict(ALL_ATTENTION_FUNCTIONS), dict(ALL_MASK_ATTENTION_FUNCTIONS)) == before

@@ -114,7 +114,7 @@ def test_consent_for_one_candidate_is_enough_for_it() -> None:
 
 def test_hub_kernels_may_be_switched_off() -> None:
     asked = request(hub=False)
-    assert refusal(A, asked=asked) == "Hub kernels are switched off by USE_HUB_KERNELS"
+    assert refusal(A, asked=asked) == "Hub kernels are switched off by USE_HUB_KERNELS, needed 1, ON, YES or TRUE"
     assert refusal("builtin:A", asked=asked) is None
 
 

@@ -39,7 +39,7 @@ from tests.builders import (
     step,
 )
 
-OFF = "kernels are switched off: enabled is false"
+OFF = "kernels are switched off: enabled is false, needed true"
 LEFT = "fallback: the original where no kernel is left"
 
 
@@ -272,7 +272,7 @@ def test_hub_kernels_switched_off_are_rejected_and_others_stay() -> None:
     found = config({"N": [A, "builtin:B"]})
     made = resolve(found, locked(found), request(hub=False))
     assert chosen(made) == ["builtin:B", "original"]
-    assert rejected(made) == [(A, "Hub kernels are switched off by USE_HUB_KERNELS")]
+    assert rejected(made) == [(A, "Hub kernels are switched off by USE_HUB_KERNELS, needed 1, ON, YES or TRUE")]
 
 
 @pytest.mark.parametrize(("capability", "expected"), [("9.0", [A, "original"]), ("7.5", ["original"])])
@@ -466,10 +466,13 @@ def test_a_kernel_comes_with_those_that_it_imports() -> None:
     [
         (None, "it imports org/base@v2: the lock does not hold it: `kerncfg lock` asks for what it lacks"),
         (Pin(ref=KernelRef.parse("org/base@v2"), reason="HTTP 404: no"), "it imports org/base@v2: HTTP 404: no"),
-        (Pin.of(KernelRef.parse("org/base@v2")), "it imports org/base@v2: no build fits: there is none"),
+        (
+            Pin.of(KernelRef.parse("org/base@v2")),
+            "it imports org/base@v2: no build fits: found none, needed one for cuda",
+        ),
         (
             hub_pin("org/base@v2", needs=(("org/r", 1, None),)),
-            "it imports org/base@v2: it imports itself, by way of org/r@v1",
+            "it imports org/base@v2: it imports itself, by way of org/r@v1, needed kernels without such a circle",
         ),
         (
             hub_pin("org/base@v2", repository="acme/base"),

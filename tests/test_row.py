@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from kerncfg.documents.config import AttentionRow, Fusion, Member
+import pytest
+
+from kerncfg.documents.config import AttentionRow, Fusion, Member, Origin
 from kerncfg.documents.target import Mode
 from tests.builders import A, config
 
@@ -40,3 +42,22 @@ def test_a_member_has_a_parent() -> None:
     assert Member(name="M", path="layers.*.mlp").parent == "layers.*"
     assert Member(name="M", path="mlp").parent == ""
     assert str(Member(name="M", path="mlp")) == "M at mlp"
+
+
+@pytest.mark.parametrize(
+    ("kind", "names", "grants"),
+    [
+        ("file", True, True),
+        ("override", True, True),
+        ("argument", True, False),
+        ("preset", False, False),
+        ("hub", False, False),
+    ],
+)
+def test_what_may_be_said_where(kind: str, names: bool, grants: bool) -> None:
+    origin = Origin(kind=kind, place="there.yaml", line=3)
+    assert (origin.names_local_code, origin.grants_trust) == (names, grants)
+
+
+def test_a_file_of_the_hub_is_called_by_its_address() -> None:
+    assert str(Origin(kind="hub", place="hf://a/b@main/x.yaml", line=3)) == "hf://a/b@main/x.yaml:3"

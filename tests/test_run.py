@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -13,6 +15,7 @@ import yaml
 import kerncfg
 from kerncfg.cli import main
 from kerncfg.compiler.schema import validate
+from kerncfg.run import run
 from tests.builders import kernel_folder
 
 SMALL = (
@@ -24,6 +27,8 @@ SMALL = (
     "model.sequence=16",
 )
 FAULTS = Path(__file__).parent / "faults"
+GUARD = Path(__file__).parent / "hub" / "guard"
+CHECKOUT = Path(__file__).parent.parent
 DOCUMENTS = ("plan", "report", "verification", "measurement")
 
 
@@ -38,12 +43,27 @@ def call(*arguments: str) -> int:
     return main(list(arguments))
 
 
+def elsewhere(folder: Path) -> dict[str, str]:
+    """The environment of a process that finds the modules of a folder, and in which tests' measurements are brief."""
+    paths = [str(folder), str(GUARD), str(CHECKOUT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
 def runs(folder: Path) -> list[Path]:
     return sorted(file.parent for file in folder.glob("outputs/**/plan.json"))
 
 
-def test_a_run_leaves_config_overrides_and_four_documents(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("run", "kernels=bundled", *SMALL) == 0
+@pytest.fixture(scope="module")
+def bundled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder of one run with the bundled kernels, for those who read what it left, and what it printed."""
+    folder = tmp_path_factory.mktemp("bundled")
+    with contextlib.chdir(folder), contextlib.redirect_stdout(io.StringIO()) as printed:
+        assert call("run", "kernels=bundled", *SMALL) == 0
+    return folder, printed.getvalue()
+
+
+def test_a_run_leaves_config_overrides_and_four_documents(bundled: tuple[Path, str]) -> None:
+    folder, out = bundled
     (made,) = runs(folder)
     for name in (*DOCUMENTS, "outcome"):
         validate(json.loads((made / f"{name}.json").read_text()), name)
@@ -53,13 +73,11 @@ def test_a_run_leaves_config_overrides_and_four_documents(folder: Path, capsys: 
     assert (
         report["counts"]["swapped"] == 11
     )  # four norms and a rotary embedding in each of two layers, and the last norm
-    out = capsys.readouterr().out
     assert f"passed: {made}" in out.replace(str(folder) + "/", "") or "passed: " in out
 
 
-def test_a_run_prints_plan_report_verification_and_measurement(capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("run", "kernels=bundled", *SMALL) == 0
-    out = capsys.readouterr().out
+def test_a_run_prints_plan_report_verification_and_measurement(bundled: tuple[Path, str]) -> None:
+    _, out = bundled
     positions = [out.index(word) for word in ("plan ", "\nreport", "\nverification", "\nmeasurement", "passed: ")]
     assert positions == sorted(positions)
 
@@ -167,14 +185,22 @@ def test_a_sweep_in_other_processes_is_told_in_order_and_loses_no_job(
 def test_a_sweep_in_other_processes_as_json_prints_nothing_but_data(tmp_path: Path) -> None:
     source = "import torch\nprint('imported')\n" + NORM.replace("wide = hidden", "print('called'); wide = hidden", 1)
     kernel_folder(tmp_path / "loud", source)
-    words = [f"kernels.RMSNorm.cpu={tmp_path / 'loud'}:Norm", "model=qwen3,llama", "model.config.num_hidden_layers=1"]
+    (tmp_path / "plain_model_of_jobs.py").write_text(PLAIN)  # without transformers, which every process would import
+    for group, text in {
+        "kernels": f"norm:\n  match: {{class: MyRMSNorm}}\n  cpu: {tmp_path}/loud:Norm\n",
+        "model": "factory: python:plain_model_of_jobs:make\n",
+    }.items():
+        (tmp_path / "my_conf" / group).mkdir(parents=True)
+        (tmp_path / "my_conf" / group / "mine.yaml").write_text(text)
+    words = ["--config-dir", "my_conf", "inherited=none", "kernels=mine", "model=mine", "policy.seed=0,1"]
     done = subprocess.run(
-        [sys.executable, "-m", "kerncfg", "run", "-m", "--json", *words, "model.sequence=8", "hydra/launcher=joblib"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False,
+        [sys.executable, "-m", "kerncfg", "run", "-m", "--json", *words, "hydra/launcher=joblib"],
+        cwd=tmp_path, env=elsewhere(tmp_path), capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     data = json.loads(done.stdout)
     validate(data, "run")
-    assert [made["swept"] for made in data["runs"]] == [["model=qwen3"], ["model=llama"]]
+    assert [made["swept"] for made in data["runs"]] == [["policy.seed=0"], ["policy.seed=1"]]
+    assert [made["report"]["counts"]["swapped"] for made in data["runs"]] == [1, 1]
     assert "called" in done.stderr
 
 
@@ -199,7 +225,7 @@ def test_a_sweep_whose_process_is_killed_says_so_and_keeps_what_had_ended(folder
         [sys.executable, "-m", "kerncfg", "run", "-m", models, "hydra/launcher=joblib", "hydra.launcher.n_jobs=2",
          "hydra.sweep.dir=sweep"],
         cwd=folder, capture_output=True, text=True, timeout=240, check=False,
-        env={**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
+        env=elsewhere(folder),
     )  # fmt: skip
     assert done.returncode == 3, done.stderr
     assert "error: the launcher raised TerminatedWorkerError" in done.stderr
@@ -250,7 +276,7 @@ def test_a_sweep_as_json_has_the_shape_of_a_run(capsys: pytest.CaptureFixture[st
 
 
 def test_llama_runs_the_same_kernels(folder: Path) -> None:
-    assert call("run", "kernels=bundled", "model=llama", "model.config.num_hidden_layers=2", "model.sequence=16") == 0
+    assert call("run", "kernels=bundled", "model=llama", *SMALL) == 0
     (made,) = runs(folder)
     assert json.loads((made / "report.json").read_text())["counts"]["swapped"] == 7
     verification = json.loads((made / "verification.json").read_text())
@@ -385,6 +411,33 @@ def test_the_composed_config_of_a_run_is_the_one_that_ran(folder: Path, capsys: 
     assert call("show", *words) == 0
     (made,) = runs(folder)
     assert (made / "config.yaml").read_text() == capsys.readouterr().out
+
+
+def test_a_list_takes_the_place_of_a_map_by_file_by_override_and_in_a_sweep(folder: Path) -> None:
+    place = folder / "mine/kernels"
+    place.mkdir(parents=True)
+    (place / "own.yaml").write_text("defaults: [bundled, _self_]\nRMSNorm: {cpu: [builtin:RMSNorm, original]}\n")
+    none = "model.architecture=NoSuchModel"  # the job ends at once, after its plan
+    listed = "kernels.RMSNorm.cuda=[builtin:RMSNorm, original]"
+    (one,) = run([none, "kernels=own", listed], config_dir=folder / "mine")
+    assert one.plan is not None
+    assert one.command[-1] == listed
+    sweep = "kernels.RMSNorm.cpu=original,[builtin:RMSNorm,original]"
+    found = run([none, "kernels=bundled", sweep], multirun=True)
+    assert [outcome.plan is not None for outcome in found] == [True, True]
+    assert [outcome.swept for outcome in found] == [
+        ["kernels.RMSNorm.cpu=original"],
+        ["kernels.RMSNorm.cpu=[builtin:RMSNorm,original]"],
+    ]
+
+
+def test_a_map_in_a_sweep_replaces_the_row_as_it_does_in_one_run(folder: Path) -> None:
+    row = "kernels.RMSNorm={cpu: builtin:RMSNorm}"
+    found = run(["model.architecture=NoSuchModel", "kernels=bundled", row, "policy=default,strict"], multirun=True)
+    plain = kerncfg.plan("kernels=bundled", row)
+    assert found[0].plan is not None
+    assert found[0].plan.digest == plain.digest
+    assert [outcome.overrides[2] for outcome in found] == [row, row]
 
 
 WRONG = f"kernels.RMSNorm.cpu={FAULTS}:WeightOffset"

@@ -19,8 +19,8 @@ import kerncfg
 model = torch.nn.Sequential(torch.nn.RMSNorm(4))
 bindings = kerncfg.apply(kerncfg.load_plan(sys.argv[1], trust=["python:tests.fakes"]), model)
 assert bindings.report.counts["swapped"] == 1, bindings.report
-readers = {"hydra", "omegaconf", "jsonschema", "yaml", "huggingface_hub"}
-print({name.partition(".")[0] for name in sys.modules} & readers)
+heavy = {"hydra", "omegaconf", "jsonschema", "yaml", "huggingface_hub"}
+print({name.partition(".")[0] for name in sys.modules} & heavy)
 """
 
 

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from kerncfg.compiler.checking import check_file
 from kerncfg.compiler.compose import compose
 from kerncfg.compiler.overrides import NODES
-from kerncfg.compiler.schema import names, schema, validate, validate_file
+from kerncfg.compiler.schema import names, schema, validate
 from kerncfg.documents.plan import SCHEMA
 from kerncfg.documents.target import DEVICES, Mode, Target
 from kerncfg.errors import ConfigError, Issue
@@ -33,7 +34,7 @@ def in_file(folder: Path, text: str) -> list[str]:
     file = folder / "kernels/f.yaml"
     file.parent.mkdir(exist_ok=True)
     file.write_text(text, encoding="utf-8")
-    return [str(issue).replace(str(folder), "").replace("\n  hint: ", " -> ") for issue in validate_file(file)]
+    return [str(issue).replace(str(folder), "").replace("\n  hint: ", " -> ") for issue in check_file(file)]
 
 
 def rows(value: Any) -> list[Issue]:
@@ -243,7 +244,8 @@ def test_the_cure_for_a_number_that_should_be_text_is_accepted() -> None:
 
 @pytest.mark.parametrize("key", [1, True, None, 1.5, ("a", "b")])
 def test_a_key_of_a_document_given_as_data_is_text(key: Any) -> None:
-    (issue,) = rows({"cuda": [{"kernel": "a/b:C", "when": {key: 1}}], "fallback": "eror"})
+    issue, other = rows({"cuda": [{"kernel": "a/b:C", "when": {key: 1}}], "fallback": "eror"})
+    assert other.path == "X.fallback"
     assert issue.path == f"X.cuda.0.when.{key}"
     assert issue.message == f"the key {key!r} is a {type(key).__name__}, expected text"
 
@@ -258,20 +260,20 @@ def test_faults_of_all_nodes_are_told_in_one_run() -> None:
 def test_a_file_is_told_line_and_column_and_the_characters_in_it(tmp_path: Path) -> None:
     text = "X:\n  cuda: {kernel: a/b:C, revision: 61e9540}\n  cdua: d/e:F\nY: on\n"
     assert in_file(tmp_path, text) == [
-        "/kernels/f.yaml:2:35: X.cuda.revision: 61e9540 is a number in YAML (inf), expected a branch, tag or commit "
-        "as text -> write revision: '61e9540'",
-        "/kernels/f.yaml:3:3: X.cdua: unknown key `cdua` -> did you mean cuda?",
-        "/kernels/f.yaml:4:4: Y: on is a boolean in YAML, expected text, null, a map, or a list in order of "
+        "/kernels/f.yaml:2:35: kernels.X.cuda.revision: 61e9540 is a number in YAML (inf), expected a branch, tag or "
+        "commit as text -> write revision: '61e9540'",
+        "/kernels/f.yaml:3:3: kernels.X.cdua: unknown key `cdua` -> did you mean cuda?",
+        "/kernels/f.yaml:4:4: kernels.Y: on is a boolean in YAML, expected text, null, a map, or a list in order of "
         "preference -> for the text write Y: 'on'",
     ]
 
 
 def test_keys_of_one_candidate_spelt_wrong_are_told_each(tmp_path: Path) -> None:
     assert in_file(tmp_path, "A: {repo: org/a, verison: 1, layer: A}\n") == [
-        "/kernels/f.yaml:1:5: A.repo: unknown key `repo` -> did you mean kernel?",
-        "/kernels/f.yaml:1:18: A.verison: unknown key `verison` -> did you mean version?",
-        "/kernels/f.yaml:1:30: A.layer: unknown key `layer` -> known are any, cuda, rocm, xpu, mps, metal, npu, "
-        "neuron, tpu, cpu, kernel, version, revision, capability, torch, dtype, when, trust_remote_code, match, "
+        "/kernels/f.yaml:1:5: kernels.A.repo: unknown key `repo` -> did you mean kernel?",
+        "/kernels/f.yaml:1:18: kernels.A.verison: unknown key `verison` -> did you mean version?",
+        "/kernels/f.yaml:1:30: kernels.A.layer: unknown key `layer` -> known are any, cuda, rocm, xpu, mps, metal, "
+        "npu, neuron, tpu, cpu, kernel, version, revision, capability, torch, dtype, when, trust_remote_code, match, "
         "exclude, fallback, inherit_mapping",
     ]
 
@@ -311,14 +313,14 @@ def test_a_file_is_checked_as_what_its_folder_its_name_or_its_modeline_says(
     file = tmp_path / name
     file.parent.mkdir()
     file.write_text(text, encoding="utf-8")
-    found = validate_file(file)
+    found = check_file(file)
     assert found and all(issue.file == str(file) for issue in found)
 
 
 def test_a_file_that_could_be_anything_is_refused_with_the_ways_to_say_it(tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
     file.write_text("X: a/b:C\n", encoding="utf-8")
-    (issue,) = validate_file(file)
+    (issue,) = check_file(file)
     assert issue.message == "cannot tell which schema it follows"
     assert "kernels" in str(issue.hint)
 

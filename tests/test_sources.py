@@ -197,7 +197,8 @@ def test_where_a_file_stands_is_in_the_digest(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
-    assert one(f"{tmp_path / 'norms'}:Norm").reason == f"no folder {tmp_path / 'norms'}"
+    found = f"no folder {tmp_path / 'norms'}, needed a kernel in the layout of the Hub"
+    assert one(f"{tmp_path / 'norms'}:Norm").reason == found
 
 
 def test_a_folder_without_a_build_is_told_with_the_places(tmp_path: Path) -> None:
@@ -280,7 +281,7 @@ def test_bytecode_without_its_source_is_never_taken(tmp_path: Path) -> None:
 
 def test_a_module_that_is_not_there_is_told() -> None:
     ref = KernelRef.parse("python:no_module_of_this_name:Norm")
-    message = "no module no_module_of_this_name on the search path"
+    message = "no module no_module_of_this_name on the search path, needed for the kernel"
     assert one(ref).reason == message
     with pytest.raises(SourceError) as caught:
         reload(Kernel(reference=ref))
@@ -307,12 +308,12 @@ def test_a_module_inside_nested_namespaces_is_found(tmp_path: Path, package: str
 def test_a_module_has_no_modules_inside(tmp_path: Path, package: str, name: str) -> None:
     write(tmp_path / "site" / package / "norms.py", "")
     name = name.format(package=package)
-    assert one(f"python:{name}:Norm").reason == f"no module {name} on the search path"
+    assert one(f"python:{name}:Norm").reason == f"no module {name} on the search path, needed for the kernel"
 
 
 def test_a_namespace_is_no_module(tmp_path: Path, package: str) -> None:
     (tmp_path / "site" / package).mkdir()
-    assert one(f"python:{package}:Norm").reason == f"no module {package} on the search path"
+    assert one(f"python:{package}:Norm").reason == f"no module {package} on the search path, needed for the kernel"
 
 
 def test_a_module_without_a_file_is_told() -> None:
@@ -403,10 +404,11 @@ def test_a_source_may_be_installed(tmp_path: Path, package: str) -> None:
 
 
 def test_a_scheme_without_a_source_is_told() -> None:
-    assert pin([FOREIGN]).pins[FOREIGN].reason == "no source for 'shelf' kernels is installed"
+    found = "no source for 'shelf' kernels is installed, needed an entry point in kerncfg.sources"
+    assert pin([FOREIGN]).pins[FOREIGN].reason == found
     with pytest.raises(SourceError) as caught:
         reload(Kernel(reference=FOREIGN))
-    assert caught.value.message == f"{FOREIGN}: no source for 'shelf' kernels is installed"
+    assert caught.value.message == f"{FOREIGN}: {found}"
 
 
 @pytest.mark.parametrize(

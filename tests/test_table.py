@@ -43,7 +43,7 @@ def test_modes_without_a_kernel_share_a_line_whose_reason_names_them() -> None:
 def test_what_is_switched_off_says_why() -> None:
     made = kerncfg.plan("inherited=none", "target=cpu", "kernels.N=builtin:RMSNorm", "enabled=false")
     assert [line.cells()[1:4] for line in table.lines(made.steps)] == [
-        ("original", "all modes", "kernels are switched off: enabled is false")
+        ("original", "all modes", "kernels are switched off: enabled is false, needed true")
     ]
 
 

@@ -19,5 +19,5 @@ if __name__ == "__main__":
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1100, "height": 1000}, device_scale_factor=1.15)
         page.goto(Path(sys.argv[1]).absolute().as_uri())
-        page.screenshot(path=PICTURE, clip={"x": 0, "y": 0, "width": 1100, "height": 1480}, full_page=True)
+        page.screenshot(path=PICTURE, clip={"x": 0, "y": 0, "width": 1100, "height": 1436}, full_page=True)
         browser.close()

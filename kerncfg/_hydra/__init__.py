@@ -1,4 +1,4 @@
-"""What Hydra finds of kerncfg by itself: the packaged groups, on every application's search path.
+"""What Hydra finds of kerncfg by itself: the packaged groups on every application's search path, and `hf://` addresses.
 
 Shipped as `hydra_plugins/kerncfg`, the namespace that Hydra scans.
 """
@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 
 from kerncfg.compiler.compose import add_packaged
+from kerncfg.compiler.shared import HubGroups
 
 if TYPE_CHECKING:
     from hydra.core.config_search_path import ConfigSearchPath
 
-__all__ = ["PackagedGroups"]
+__all__ = ["HubGroups", "PackagedGroups"]
 
 
 class PackagedGroups(SearchPathPlugin):

@@ -14,6 +14,7 @@ from kerncfg.anchors.applying import APPLYING
 from kerncfg.anchors.hub import DEPENDENCIES, HUB, LOCKS
 from kerncfg.anchors.language import IN_FILES, ON_THE_COMMAND_LINE, REFERENCES, VALUES
 from kerncfg.anchors.planning import GENERAL, PLAN_FILES, REASONS
+from kerncfg.anchors.sharing import SHARING
 from kerncfg.anchors.tools import EVIDENCE, FROM_OTHER_TOOLS, MODELS, RUNS
 
 __all__ = ["ANCHORS", "PAGE", "anchor_of"]
@@ -21,6 +22,7 @@ __all__ = ["ANCHORS", "PAGE", "anchor_of"]
 PAGE = "docs/troubleshooting.md"
 
 _PARTS = (
+    SHARING,
     FROM_OTHER_TOOLS,
     ON_THE_COMMAND_LINE,
     IN_FILES,

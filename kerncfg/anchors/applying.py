@@ -162,6 +162,7 @@ APPLYING: Mapping[str, tuple[str, ...]] = {
     ),
     "attention-kernel": (
         "… passes … to its attention, and this takes none",
+        "… passes dropout (…) to its attention in training, and this takes none",
         "no attention is called …, expected …",
         "an attention kernel is no …, expected a function or what offers flash_attn_varlen_func",
         "… is no attention function, expected …",

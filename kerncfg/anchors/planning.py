@@ -7,7 +7,13 @@ from collections.abc import Mapping
 __all__ = ["GENERAL", "PLAN_FILES", "REASONS"]
 
 PLAN_FILES: Mapping[str, tuple[str, ...]] = {
-    "no-plan": ("…: holds a …, not a plan", "…: is no plan, it has no …", "…: not JSON (…)"),
+    "no-plan": (
+        "…: is a lock, not a plan",
+        "…: is a lock of the `kernels` library, not a plan",
+        "…: holds a …, not a plan",
+        "…: is no plan, it has no …",
+        "…: not JSON (…)",
+    ),
     "plan-format": ("the plan has format …, this kerncfg reads …",),
     "plan-edited": (
         "the plan's content has digest …, the file says …",
@@ -18,10 +24,13 @@ PLAN_FILES: Mapping[str, tuple[str, ...]] = {
 }
 
 REASONS: Mapping[str, tuple[str, ...]] = {
-    "untrusted-publisher": ("publisher … is not trusted: …",),
+    "untrusted-publisher": (
+        "publisher … is not trusted: set …",
+        "for a plan from a file say --trust …",
+    ),
     "unnamed-code": ("… was not named by you: …",),
     "ignored-consent": ("… is ignored: it comes from …, and only a local file or an override can grant trust",),
-    "hub-off": ("Hub kernels are switched off by USE_HUB_KERNELS",),
+    "hub-off": ("Hub kernels are switched off by USE_HUB_KERNELS, needed 1, ON, YES or TRUE",),
     "not-pinned": ("policy.require_pin needs a commit of 40 digits, found …",),
     "no-build-fits": (
         "no build fits: …",
@@ -50,10 +59,17 @@ REASONS: Mapping[str, tuple[str, ...]] = {
         "… is beta upstream",
     ),
     "condition-on-the-target": ("needs … …, the target has …",),
-    "no-build-there": ("no build in …: looked for …", "no folder …", "… is a file; name its folder, …"),
-    "no-module": ("no module … on the search path",),
-    "no-source": ("no source for … kernels is installed", "the source for … kernels, …, cannot be used: …"),
-    "switched-off": ("kernels are switched off: enabled is false",),
+    "no-build-there": (
+        "no build in …: looked for …",
+        "no folder …, needed a kernel in the layout of the Hub",
+        "… is a file; name its folder, …",
+    ),
+    "no-module": ("no module … on the search path, needed for the kernel",),
+    "no-source": (
+        "no source for … kernels is installed, needed an entry point in kerncfg.sources",
+        "the source for … kernels, …, cannot be used: …",
+    ),
+    "switched-off": ("kernels are switched off: enabled is false, needed true",),
     "off": ("off, as the row says", "off, as inherited"),
     "replaced": (
         "the original stands before it…",

@@ -104,9 +104,12 @@ EVIDENCE: Mapping[str, tuple[str, ...]] = {
         "… was not called by the run of the model, so not …",
         "tokens per second are not measured: …",
         "the model returns no …",
+        "attention was not tried with padding: …",
     ),
     "forward-failed": (
         "raised …",
+        "the model raised with the masks of its kernel: …",
+        "with the masks of its kernel the model does not call it",
         "writes to …",
         "changes the module: …",
         "changes … for the whole process",

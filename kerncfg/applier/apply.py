@@ -7,7 +7,7 @@ a list that undoes them all, should one fail or the user want the model back.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -18,6 +18,7 @@ from torch import nn
 from torch.jit import ScriptModule
 
 from kerncfg.applier import attention
+from kerncfg.applier.adapters.attention_calls import Run, intercepted
 from kerncfg.applier.adapters.torch import compiled, unwrapped, walk
 from kerncfg.applier.added import added
 from kerncfg.applier.bind import Edit, Owner, bind, bound, unbind, unbind_all
@@ -112,20 +113,37 @@ class Bindings:
 
     @cached_property
     def sites(self) -> tuple[Binding, ...]:
-        """What runs a kernel in some mode, in the model's order: a module, one of its functions, or a fusion."""
+        """What runs a kernel in some mode, in the model's order: layers, functions, fusions and attention."""
         return sites_of(self._settled)
 
     @contextmanager
-    def originals(self) -> Iterator[None]:
-        """Let every module run its own forward, and use its own attention, for as long as a `with` lasts."""
+    def originals(self, attending: Callable[[attention.Wanted], bool] | None = None) -> Iterator[None]:
+        """Let every module run its own forward, and use its own attention, for as long as a `with` lasts.
+
+        `attending` says which parts go on with the attention that was chosen for them.
+
+        Raises:
+            ApplyError: These parts cannot do so without the others.
+        """
         edit = Edit(Owner.of("original forwards"), (None, None), (None, None))
         with ExitStack() as undo:
             if self._settled.attended is not None:
-                undo.enter_context(self._settled.attended.suspended())
+                undo.enter_context(self._settled.attended.suspended(attending))
             for module in {id(module): module for module, _ in self._settled.edits()}.values():
                 if bound(module) is not None:
                     bind(module, edit)
                     undo.callback(unbind, module, edit)
+            yield
+
+    @contextmanager
+    def watched(self, run: Run, *, own: bool) -> Iterator[None]:
+        """Let `run(function, module, arguments, keywords)` stand for the model's own attention, or the chosen one.
+
+        Every module runs its own forward meanwhile.
+        """
+        attended = self._settled.attended
+        names = [was if own else name for _, was, name in attended.choices] if attended is not None else []
+        with self.originals(None if own else lambda _: True), intercepted(names, run):
             yield
 
     @property

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from kerncfg.applier.adapters.attention_forms import form
 from kerncfg.applier.attention import Part, Wanted, chosen, fault
 from kerncfg.applier.contract import device_fault
 from kerncfg.applier.decide import Decisions, Verdict, condition_fault, is_off, joined, said
@@ -158,7 +159,9 @@ def _flag(code: Any, mode: Mode) -> str | None:
 def _filtered(choice: Choice, part: Part, code: Any, step: Step, mode: Mode) -> str | None:
     """Say what of a row's own conditions, or of a kernel's flags, leaves a choice out, which is no refusal."""
     reason = condition_fault(choice, part.module, part.path, step) if choice.conditions else None
-    return reason or _flag(code, mode)
+    own = code.code if isinstance(code, KernelCode) else code
+    dropout = form(own, step.mask or "auto").undropped(part) if mode.training else None
+    return reason or _flag(code, mode) or dropout
 
 
 def _wanted(part: Part, code: Any, step: Step) -> Wanted:

@@ -7,7 +7,7 @@ files carry these entries, and through them hold the names that the kernels are 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -110,15 +110,31 @@ class Attended:
         """Whether a later choice is on one of the modules."""
         return self._edits.covered()
 
+    @property
+    def choices(self) -> tuple[tuple[Wanted, str | None, str], ...]:
+        """Every part that uses another attention than before, with the names of the one before and of the one now."""
+        names, before = self._edits.names, self._edits.before
+        found = ((one, before[id(one.part)], names[id(one.part)]) for one in self.wanted)
+        return tuple((one, was, name) for one, was, name in found if was != name)
+
     @contextmanager
-    def suspended(self) -> Iterator[None]:
-        """Let every module look at the configuration that it had before, for as long as a `with` lasts."""
+    def suspended(self, keep: Callable[[Wanted], bool] | None = None) -> Iterator[None]:
+        """Let every module look at the configuration that it had before, for as long as a `with` lasts.
+
+        `keep` says which parts go on with what was chosen for them.
+
+        Raises:
+            ApplyError: The parts that go on cannot do so without the others.
+        """
+        kept = [one for one in self.wanted if keep is not None and keep(one)]
         given = [(module, name, swap) for module, held in self._edits.done for name, swap in held.swaps.items()]
         with ExitStack() as undo:
-            for module, name, swap in given:
+            for module, name, swap in given if len(kept) < len(self.wanted) else ():
                 if module.__dict__.get(name) is swap.private:
                     undo.callback(module.__dict__.__setitem__, name, swap.private)
                     module.__dict__[name] = swap.original
+            if kept and len(kept) < len(self.wanted):
+                undo.callback(attend_parts(self.model, kept, owner=self._edits.owner).revert)
             yield
 
     def revert(self) -> None:

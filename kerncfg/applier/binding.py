@@ -1,4 +1,4 @@
-"""What an apply bound where: each module, function and fusion that runs a kernel, with what it ran before."""
+"""What an apply bound where: each module, function, fusion and attention that runs a kernel, and what ran before."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
+from kerncfg.applier.adapters.attention_calls import function_of
+from kerncfg.applier.attention import Held
 from kerncfg.applier.functions import counted
 from kerncfg.applier.fused import Members
 from kerncfg.documents.target import Mode
@@ -34,7 +36,8 @@ class Binding:
     Of a fusion, `module` is the first member, which is called, and `whole` a module that holds all of them and runs
     their own forwards one after the other: its parameters are the kernel's, and a copy of it is a copy of the site.
     Of a function, `module` is the caller, and `calls` says how often the kernel ran so far in what `forward` returned,
-    for a forward need not come by it.
+    for a forward need not come by it. Of attention, `module` is what calls it, and `own` what was called before; what
+    these return is the first of the two results, for the second, the weights, is nobody's but eager's.
     """
 
     path: str
@@ -46,6 +49,7 @@ class Binding:
     kind: str = "layer"
     calls: Callable[[], int] | None = None
     others: Sequence[Mapping[Mode, Callable[..., Any] | None]] = ()  # the forwards of a fusion's further members
+    own: Callable[..., Any] | None = None
 
     @property
     def modules(self) -> tuple[nn.Module, ...]:
@@ -60,7 +64,7 @@ class Binding:
     def original(self, whole: nn.Module | None = None) -> Callable[..., Any]:
         """Return what ran here before any kernel, or, of a copy of `whole`, what would run there."""
         found = self.whole if whole is None else whole
-        return MethodType(type(found).forward, found)
+        return MethodType(type(found).forward if self.own is None else self.own, found)
 
     def forward(self, mode: Mode | str) -> Callable[..., Any]:
         """Return what runs in a mode of this apply, as a method of the module.
@@ -92,6 +96,7 @@ def sites_of(settled: Settled) -> tuple[Binding, ...]:
     found = [_own(settled, *record, record[2].edit.forwards) for record in _layers(settled)]
     found += [_called(settled, one) for one in settled.functions if one.decided.swaps]
     found += [_fused(settled, one) for one in settled.fusions if one.fusion is not None]
+    found += _attending(settled)
     places = {path: place for place, path in enumerate(settled.sites.paths)}
     return tuple(sorted(found, key=lambda binding: places[binding.path]))
 
@@ -105,6 +110,53 @@ def _layers(settled: Settled) -> Iterator[tuple[Site, Step, Decided]]:
 def _called(settled: Settled, one: FunctionSite) -> Binding:
     forwards, counter = counted(one)
     return _own(settled, one.site, one.step, one.decided, forwards, kind="function", calls=lambda: counter.calls)
+
+
+def _attending(settled: Settled) -> Iterator[Binding]:
+    """Yield a binding for each module that calls the attention of a part, where its functions are known."""
+    rows = {id(one.wanted): one for one in settled.attention}
+    for wanted, before, name in settled.attended.choices if settled.attended is not None else ():
+        kernels = [verdict.kernel for verdict in rows[id(wanted)].verdicts]
+        for place in wanted.part.places:
+            own, now = function_of(place, before), function_of(place, name)
+            if own is None or now is None:
+                continue
+            chosen = _first(now, _configs(settled, place.module))
+            forwards = [chosen if kernel is not None else None for kernel in kernels]
+            yield Binding(
+                path=place.path,
+                name=wanted.name,
+                module=place.module,
+                kernels=dict(zip(settled.modes, kernels, strict=True)),
+                forwards=dict(zip(settled.modes, forwards, strict=True)),
+                whole=place.module,
+                kind="attention",
+                own=_first(own, {}),
+            )
+
+
+def _configs(settled: Settled, module: nn.Module) -> dict[str, Any]:
+    """Return the private configurations that this apply gave a module, by attribute."""
+    held = Held.of(module)
+    while held is not None and held.owner is not settled.owner:
+        held = held.below
+    return {} if held is None else {name: swap.private for name, swap in held.swaps.items()}
+
+
+def _first(function: Callable[..., Any], configs: Mapping[str, Any]) -> Callable[..., Any]:
+    """Return attention without its weights; flash attention looks for its name in the module, which so has it then."""
+
+    def attention(module: nn.Module, *arguments: Any, **keywords: Any) -> Any:
+        entries = module.__dict__
+        before = {name: entries[name] for name in configs if name in entries}
+        entries.update({name: configs[name] for name in before})
+        try:
+            result, _ = function(module, *arguments, **keywords)
+        finally:
+            entries.update(before)
+        return result
+
+    return attention
 
 
 def _own(settled: Settled, site: Site, step: Step, decided: Decided, forwards: _Forwards, **more: Any) -> Binding:

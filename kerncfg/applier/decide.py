@@ -19,7 +19,7 @@ from kerncfg.documents.plan import Choice, Kernel, ModePlan, Plan, Step
 from kerncfg.documents.target import DEVICES
 from kerncfg.errors import ApplyError, ContractError, KerncfgError, SourceError, TrustError
 from kerncfg.machine import here
-from kerncfg.sources import fetch, load, untrusted
+from kerncfg.sources import consent, fetch, load, untrusted
 
 if TYPE_CHECKING:
     import torch
@@ -138,7 +138,7 @@ class Decisions:
         for step, choice in choices:
             for needed in choice.kernel.with_dependencies():
                 if reason := untrusted(needed, self.plan.trust):
-                    raise TrustError(f"{row(step)}: {said(choice)}: {reason}")
+                    raise TrustError(f"{row(step)}: {said(choice)}: {reason}", hint=consent(needed, self.plan.trust))
         particular = [choice for _, choice in choices if choice.needs or choice.kernel.variant]
         device = self.plan.target.device
         if particular and any(tensor.device.type == DEVICES[device].torch for tensor in tensors(root)):

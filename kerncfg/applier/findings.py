@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,6 +18,7 @@ from kerncfg.errors import ApplyError, KerncfgWarning
 if TYPE_CHECKING:
     from kerncfg.applier.adapters import Sites
     from kerncfg.documents.plan import Plan, Step
+    from kerncfg.documents.target import Mode
 
 __all__ = ["Findings", "Outcome", "check"]
 
@@ -47,6 +48,7 @@ def check(
     others: Iterable[Outcome],
     hints: Mapping[str, str],
     left: Mapping[str, str],
+    modes: tuple[Mode, Mode],
 ) -> Findings:
     """Return what is to be said of rows without effect; warn if a plan that names kernels swaps nothing.
 
@@ -71,10 +73,22 @@ def check(
         _refuse(plan, idle)
     notes = [*(f"{name}: {reason}" for name, reason in absent_or_left.items())]
     notes += [f"{name}: {hint}" for name, hint in hints.items()]
+    notes += _halves(outcomes, modes)
     absent = tuple(step.name for step in plan.steps if not step.own and step.key not in taking and step.key not in left)
     if absent:
         notes.append(f"{len(absent)} inherited {'row has' if len(absent) == 1 else 'rows have'} no layer in this model")
     return Findings(notes=tuple(notes), idle=idle, absent=absent)
+
+
+def _halves(outcomes: Iterable[Outcome], modes: tuple[Mode, Mode]) -> Iterator[str]:
+    """Say why a row that swaps in one mode runs the original in the other, where a kernel was tried there."""
+    told: set[tuple[str, Mode]] = set()
+    for step, swaps, verdicts in outcomes:
+        for mode, verdict in zip(modes, verdicts, strict=True) if swaps else ():
+            tried = mode in step.modes and [choice for choice in step.modes[mode].choices[:1] if not choice.original]
+            if verdict.status == "kept" and tried and (step.key, mode) not in told:
+                told.add((step.key, mode))
+                yield f"{row(step)}: {mode} runs the original: {verdict.reason}"
 
 
 def _refuse(plan: Plan, idle: Mapping[str, str]) -> None:

@@ -108,7 +108,7 @@ def settle(plan: Plan, root: nn.Module, modes: tuple[Mode, Mode], owner: Owner) 
         *(Outcome(one.step, one.swaps, one.verdicts) for one in fusions),
         *(Outcome(one.step, one.swaps, one.verdicts) for one in attention),
     ]
-    findings = check(plan, sites, taken, decided, outcomes, decisions.hints, left)
+    findings = check(plan, sites, taken, decided, outcomes, decisions.hints, left, modes)
     return Settled(
         owner=owner,
         modes=modes,

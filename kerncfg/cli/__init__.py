@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -17,6 +19,7 @@ from kerncfg.cli.jobs import bench, compare, report, run, verify
 from kerncfg.cli.locks import fetch, lock
 from kerncfg.cli.machines import completion, doctor
 from kerncfg.cli.plans import diff, explain, plan
+from kerncfg.cli.sharing import pull, push
 from kerncfg.cli.words import code, told
 
 __all__ = ["main", "program"]
@@ -24,7 +27,8 @@ __all__ = ["main", "program"]
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="kerncfg")
-def program() -> None:
+@click.pass_context
+def program(ctx: click.Context) -> None:
     """Decide from YAML which kernel each layer of a PyTorch model runs.
 
     Commands take Hydra overrides: groups (kernels=bundled target=h100), values
@@ -32,6 +36,12 @@ def program() -> None:
 
     Exit codes: 0 fine, 1 findings, 2 unknown option or command, 3 environment or network.
     """
+    from kerncfg.errors import KerncfgWarning
+    from kerncfg.variables import unread
+
+    if ctx.invoked_subcommand != doctor.name:  # which has it among its findings
+        for name, cure in unread(os.environ):
+            warnings.warn(f"{name} is set, and kerncfg does not read it: {cure}", KerncfgWarning, stacklevel=1)
 
 
 for command in (
@@ -45,6 +55,8 @@ for command in (
     bench,
     report,
     compare,
+    push,
+    pull,
     show,
     validate,
     import_,
@@ -60,12 +72,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from kerncfg.errors import KerncfgError
 
     prepare()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a name of a file may hold what the terminal cannot show
+            stream.reconfigure(errors="backslashreplace")
     try:
         with _warnings_as_lines():
             result = program.main(arguments, prog_name="kerncfg", standalone_mode=False)
     except click.exceptions.Exit as done:
         return done.exit_code
-    except click.Abort:
+    except (click.Abort, KeyboardInterrupt):
         print("interrupted", file=sys.stderr)  # noqa: T201 - the command line's own output
         return 130
     except click.ClickException as error:

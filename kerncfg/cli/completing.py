@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import (
@@ -16,6 +15,9 @@ from click.shell_completion import (
     get_completion_class,
     split_arg_string,
 )
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["SHELLS", "VARIABLE", "Complete", "joined", "prepare", "script", "words"]
 
@@ -27,15 +29,16 @@ VARIABLE = "_KERNCFG_COMPLETE"
 _CUT = re.compile(r"[@><=;|&(:]+")  # bash's COMP_WORDBREAKS, but for blanks and quotes
 
 
-def words(*, names: bool = False, files: bool = False) -> Complete:
-    """Complete overrides; with `names` also a row's name, with `files` also a file."""
+def words(*, names: bool = False, files: bool = False, experiments: bool = False) -> Complete:
+    """Complete overrides; with `names` also a row's name, with `files` also a file, with `experiments` one of those."""
 
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[Any]]:
         from kerncfg.cli import offers
 
         folder: Path | None = ctx.params.get("config_dir")
         found = [name for name in offers.names(folder) if name.startswith(incomplete)] if names else []
-        found += offers.offers(incomplete, folder)
+        found += [name for name in offers.experiments(folder) if name.startswith(incomplete)] if experiments else []
+        found += offers.offers(incomplete, folder, offers.searched(ctx.params.get("words") or ()))
         items = [CompletionItem(value) for value in found]
         return items or ([CompletionItem(incomplete, type="file")] if files else [])
 

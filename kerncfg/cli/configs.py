@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from kerncfg.cli import completing
 from kerncfg.cli.words import as_data, asking, data, is_override, overrides_in, told
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["schema", "show", "validate"]
 
@@ -19,24 +22,25 @@ def validate(words: tuple[str, ...], config_dir: Path | None, as_json: bool) -> 
 
     Tells every fault in one run, each with its place. A word with a = or a leading ~ is an override, any other a file.
     """
+    from pathlib import Path
+
     from kerncfg import api
-    from kerncfg.compiler.normalise import normalise
-    from kerncfg.compiler.schema import validate as check
-    from kerncfg.compiler.schema import validate_file
+    from kerncfg.compiler.checking import check_file
     from kerncfg.errors import ConfigError, Issue
 
     issues: list[Issue] = []
+    if "" in words:
+        raise ConfigError("an argument is empty, expected the name of a file or folder")
     files = [Path(word) for word in words if not is_override(word)]
     overrides = [word for word in words if is_override(word)]
     try:
         for file in files:
-            issues += validate_file(file)
+            issues += check_file(file)
         if overrides or not files:
-            document, origins = api.document(*overrides, config_dir=config_dir)
-            check(document, origins=origins)
-            normalise(document, origins=origins)
+            api.checked(*overrides, config_dir=config_dir)
     except ConfigError as error:
         issues += error.issues
+    issues = list(dict.fromkeys(issues))
     if as_json:
         data({"valid": not issues, "issues": [issue.to_dict() for issue in issues]})
     for issue in issues:

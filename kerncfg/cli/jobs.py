@@ -5,15 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext, redirect_stdout
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from kerncfg.cli import completing
-from kerncfg.cli.words import as_data, asking, code, data, locking, overrides_in, told, trusting
+from kerncfg.cli.words import PLACE, as_data, asking, code, data, locking, overrides_in, told, trusting
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from kerncfg.run import Outcome
 
 __all__ = ["bench", "compare", "report", "run", "verify"]
@@ -127,10 +128,8 @@ def _made(output: Path, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="Where the page goes; by default DIR/report.html."
-)
+@click.argument("folder", type=PLACE, metavar="DIR")
+@click.option("-o", "--output", type=PLACE, help="Where the page goes; by default DIR/report.html.")
 def report(folder: Path, output: Path | None) -> None:
     """Make one HTML page of a run's folder.
 
@@ -142,11 +141,11 @@ def report(folder: Path, output: Path | None) -> None:
 
 
 @click.command()
-@click.argument("folders", nargs=-1, type=click.Path(path_type=Path), metavar="DIR...")
+@click.argument("folders", nargs=-1, type=PLACE, metavar="DIR...")
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=PLACE,
     help="Where the page goes; by default compare.html in the one DIR.",
 )
 @as_data
@@ -155,6 +154,8 @@ def compare(folders: tuple[Path, ...], output: Path | None, as_json: bool) -> in
 
     Prints one line for each run, and makes one HTML page of all. The exit code is 1 if one of them failed.
     """
+    from pathlib import Path
+
     from kerncfg.page.sweep import compare as made
 
     place = output or (folders[0] if len(folders) == 1 else Path()) / "compare.html"

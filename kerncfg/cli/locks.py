@@ -5,16 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from kerncfg.cli import completing
-from kerncfg.cli.words import as_data, asking, data, overrides_in, trusting
+from kerncfg.cli.words import PLACE, as_data, asking, data, overrides_in, trusting
 
 if TYPE_CHECKING:
-    from kerncfg.documents.lock import Lock
+    from pathlib import Path
+
+    from kerncfg.documents.lock import Lock, Pin
     from kerncfg.documents.plan import Kernel
 
 __all__ = ["fetch", "lock"]
@@ -23,9 +24,9 @@ __all__ = ["fetch", "lock"]
 @click.command()
 @asking(completing.words())
 @trusting
-@click.option("--lock", "file", type=click.Path(path_type=Path), help="The lock's file, by default kerncfg.lock.")
-@click.option("--from", "foreign", type=click.Path(path_type=Path), help="Start from this lock, or kernels.lock.")
-@click.option("--check", is_flag=True, help="Write nothing; say what moved, with exit code 1 if something did.")
+@click.option("--lock", "file", type=PLACE, help="The lock's file, by default kerncfg.lock.")
+@click.option("--from", "foreign", type=PLACE, help="Start from this lock, or kernels.lock.")
+@click.option("--check", is_flag=True, help="Only say what moved: exit 1 if something did, 3 if not all is known.")
 @click.option("--upgrade", multiple=True, metavar="NAME", help="Ask anew about a row or a repository. Repeat for more.")
 def lock(
     words: tuple[str, ...],
@@ -42,49 +43,61 @@ def lock(
     That is its commit and its builds, with the digest of every file. What the lock holds already stays as it is, but
     for what --upgrade names.
     """
+    from pathlib import Path
+
     from kerncfg import api, locking
     from kerncfg.documents.lock import Lock
     from kerncfg.errors import ConfigError
 
+    if check and upgrade:
+        hint = "leave one of them away; --check asks about everything"
+        raise ConfigError(f"--check writes nothing, and --upgrade {' '.join(upgrade)} is to be written", hint=hint)
     place = file or Path(locking.FILE)
     before = locking.read(foreign or place) if foreign or place.exists() else Lock()
     kept = Lock() if check else before
     overrides = overrides_in(words)
     now = api.lock(*overrides, config_dir=config_dir, trust=trust, previous=kept, upgrade=upgrade)
     moved = list(before.moved(now)) if check or before.pins else []
+    unchecked = list(before.unchecked(now))
     if not check:
         try:
             now.save(place)
         except OSError as error:
             raise ConfigError(f"{place} cannot be written: {error.strerror}") from error
     if as_json:
-        unheard = {str(pin.ref): pin.reason or pin.note for pin in now.hub() if pin.away}
+        unheard = {str(pin.ref): pin.reason or pin.note for pin in unchecked}
         data(now.to_dict() if not check else {"moved": moved, "unchecked": unheard})
+    elif check:
+        _print_check(moved, unchecked, place)
     else:
-        _print(now, moved, place, check)
-    if check and moved:
-        return 1
-    return 3 if any(pin.away and (check or not pin.releases) for pin in now.hub()) else 0
+        _print(now, moved, place)
+    if check:
+        return 1 if moved else 3 if unchecked else 0
+    return 3 if any(pin.away and not pin.releases for pin in now.hub()) else 0
 
 
-def _print(now: Lock, moved: list[str], place: Path, check: bool) -> None:
+def _print_check(moved: list[str], unchecked: list[Pin], place: Path) -> None:
     for line in moved:
         click.echo(line)
-    unpinned = [pin for pin in now.hub() if not pin.releases]
+    for pin in unchecked:
+        click.echo(f"not checked: {pin.ref}: {pin.reason or pin.note}")
+    more = f", {len(unchecked)} not checked" if unchecked else ""
+    click.echo(f"{place}: {len(moved) if moved else 'nothing'} moved{more}", err=True)
+
+
+def _print(now: Lock, moved: list[str], place: Path) -> None:
+    for line in moved:
+        click.echo(line)
     for pin in now.hub():
-        if check and pin.away:
-            click.echo(f"not checked: {pin.ref}: {pin.reason or pin.note}")
-        elif not check and (pin.reason or pin.note):
+        if pin.reason or pin.note:
             click.echo(f"{'not pinned' if pin.reason else 'pinned'}: {pin.ref}: {pin.reason or pin.note}")
     pinned = sum(1 for pin in now.hub() if pin.releases)
-    if check:
-        click.echo(f"{place}: {'nothing moved' if not moved else f'{len(moved)} moved'}", err=True)
-    else:
-        click.echo(f"written to {place}: {pinned} pinned, {len(unpinned)} not", err=True)
+    unpinned = sum(1 for pin in now.hub() if not pin.releases)
+    click.echo(f"written to {place}: {pinned} pinned, {unpinned} not", err=True)
 
 
 @click.command()
-@click.argument("plan", type=click.Path(path_type=Path))
+@click.argument("plan", type=PLACE)
 @trusting
 @as_data
 @click.option("--dry-run", is_flag=True, help="Only say what would be fetched.")

@@ -12,27 +12,59 @@ from typing import Any
 from kerncfg.compiler.reading import Place, read
 from kerncfg.compiler.tree import Node, leaves
 from kerncfg.documents.reference import ATTENTION
-from kerncfg.errors import ConfigError
+from kerncfg.errors import ConfigError, KerncfgError
 from kerncfg.locations import conf, schemas
 
-__all__ = ["names", "offers"]
+__all__ = ["experiments", "names", "offers", "searched"]
 
 _ROWS = ("kernels", "inherited", "fusions", "attention")  # `inherited` is the group `kernels` a second time
 _RESERVED = ("defaults", "inherit_mapping")
 _REMOVABLE = (*_ROWS, "model", "experiment")
 
 
-def offers(word: str, config_dir: Path | None = None) -> list[str]:
+def offers(word: str, config_dir: Path | None = None, shared: Sequence[str] = ()) -> list[str]:
     """Return the overrides that begin with a word, as far as the next `=` or `.`; a single one goes further.
 
     A lone offer that is no whole word would be followed by a blank in the shell, so what comes after it is
-    offered too.
+    offered too. `shared` are the files that `searched` found.
     """
     folders = [*([config_dir.expanduser()] if config_dir else []), conf()]
-    found = [offer for offer in dict.fromkeys(_level(word, folders)) if offer.startswith(word)]
+    every = dict.fromkeys([*_level(word, folders), *_shared(word, shared)])
+    found = [offer for offer in every if offer.startswith(word)]
     if len(found) == 1 and found[0] != word and found[0].endswith(("=", ".")):
-        return [found[0], *offers(found[0], config_dir)]
+        return [found[0], *offers(found[0], config_dir, shared)]
     return found
+
+
+def searched(words: Iterable[str]) -> list[str]:
+    """Return the files of the places on the Hub that `hydra.searchpath=[hf://…]` names, as far as the cache knows."""
+    addresses = [
+        address
+        for word in words
+        if word.startswith("hydra.searchpath=")
+        for address in re.findall(r"hf://[^],\s'\"]+", word)
+    ]
+    if not addresses:
+        return []
+    from kerncfg.sources.hub.configs import opened
+
+    found: list[str] = []
+    for address in addresses:
+        try:
+            found += opened(address, cached=True).files
+        except KerncfgError:  # nobody asked about it yet; completion has no place to say so
+            continue
+    return found
+
+
+def _shared(word: str, files: Iterable[str]) -> Iterator[str]:
+    key, equals, _ = word.partition("=")
+    for file in files:
+        group, _, name = file.removesuffix(".yaml").rpartition("/")
+        if equals and group == _group(key):
+            yield f"{key}={name}"
+        elif group and "/" not in group and not equals:
+            yield f"{group}="
 
 
 def names(config_dir: Path | None = None) -> list[str]:
@@ -40,6 +72,11 @@ def names(config_dir: Path | None = None) -> list[str]:
     folders = [*([config_dir.expanduser()] if config_dir else []), conf()]
     others = [f"{node}.{name}" for node in ("fusions", "attention") for name in _names(node, folders)]
     return sorted([*_names("kernels", folders), *others])
+
+
+def experiments(config_dir: Path | None = None) -> list[str]:
+    """Return the names of the user's own experiments."""
+    return _options("experiment", [config_dir.expanduser()]) if config_dir else []
 
 
 def _level(word: str, folders: Sequence[Path]) -> Iterator[str]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from kerncfg.cli import completing
-from kerncfg.cli.words import as_data, asking, data, is_override, locking, overrides_in, see, trusting
+from kerncfg.cli.words import PLACE, as_data, asking, data, is_override, locking, overrides_in, see, trusting
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from kerncfg.documents.step import Step
 
 __all__ = ["diff", "explain", "plan"]
@@ -21,7 +22,7 @@ __all__ = ["diff", "explain", "plan"]
 @asking(completing.words())
 @trusting
 @locking
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Also write the plan to this file.")
+@click.option("-o", "--output", type=PLACE, help="Also write the plan to this file.")
 @click.option("--all", "every", is_flag=True, help="Also list the inherited names that keep the original.")
 def plan(
     words: tuple[str, ...],
@@ -83,7 +84,7 @@ def _against(step: Step) -> Iterator[str]:
 
 
 @click.command()
-@click.argument("files", nargs=-1, metavar="PLAN PLAN", type=click.Path(path_type=Path))
+@click.argument("files", nargs=-1, metavar="PLAN PLAN", type=PLACE)
 @as_data
 def diff(files: tuple[Path, ...], as_json: bool) -> int:
     """Compare two plan files.

@@ -47,7 +47,7 @@ def print_plan(plan: Plan, *, every: bool = False) -> None:
         out.print(table)
     for sentence in kept(plan.steps, names=every):
         out.print(Text(sentence, style="dim"))
-    for note in plan.notes:
+    for note in plan.told():
         out.print(Text(f"note: {note}"))
 
 

@@ -2,20 +2,50 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from kerncfg.cli.completing import Complete
     from kerncfg.errors import Issue, KerncfgError
 
-__all__ = ["as_data", "asking", "code", "data", "is_override", "locking", "overrides_in", "see", "told", "trusting"]
+__all__ = [
+    "PLACE",
+    "as_data",
+    "asking",
+    "code",
+    "data",
+    "is_override",
+    "locking",
+    "overrides_in",
+    "see",
+    "told",
+    "trusting",
+]
 
 Command = Callable[..., Any]
+
+
+class _Place(click.Path):
+    """A file or folder; a name that is empty would mean the working directory."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from pathlib import Path  # not before a command needs it: a tenth of --help
+
+        from kerncfg.errors import ConfigError
+
+        if value == "":
+            what = param.opts[0] if isinstance(param, click.Option) else "an argument"
+            raise ConfigError(f"{what} is empty, expected the name of a file or folder")
+        found = super().convert(value, param, ctx)
+        return found if found is None else Path(found)
+
+
+PLACE = _Place()
 
 as_data = click.option("--json", "as_json", is_flag=True, help="Print data instead of tables.")
 
@@ -30,7 +60,7 @@ def asking(complete: Complete, metavar: str = "[OVERRIDES]...") -> Callable[[Com
                 "--config-dir",
                 multiple=True,
                 callback=_only,
-                type=click.Path(path_type=Path),
+                type=PLACE,
                 help="A folder of your own groups; its files go before the packaged ones.",
             ),
             as_data,
@@ -60,7 +90,7 @@ trusting = click.option(
 
 locking = click.option(
     "--lock",
-    type=click.Path(path_type=Path),
+    type=PLACE,
     help="The lock to plan from; by default kerncfg.lock here, if there is one.",
 )
 
@@ -114,4 +144,6 @@ def see(messages: Iterable[str]) -> list[str]:
 
 def data(value: Any) -> None:
     """Print data as JSON on standard output."""
+    import json
+
     click.echo(json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, default=str))

@@ -12,25 +12,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hydra.errors import HydraException, MissingConfigException
-from hydra.plugins.config_source import ConfigResult, ConfigSource
+from hydra.plugins.config_source import ConfigResult
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from kerncfg.compiler.assign import assign, fault, leaf, near, without
+from kerncfg.compiler.fetched import laundered
 from kerncfg.compiler.interpolate import resolved
 from kerncfg.compiler.loading import add_packaged, hydra_folder, loader, version_base
-from kerncfg.compiler.overrides import NODES, read, rewrite, sweeping
+from kerncfg.compiler.overrides import NODES, part_of, read, rewrite, sweeping
 from kerncfg.compiler.reading import Place
 from kerncfg.compiler.reading import read as read_file
-from kerncfg.compiler.tree import KeyPath, Node, Origins, grow, leaves, merge
+from kerncfg.compiler.shared import SCHEME, HubGroups, header_of, opened
+from kerncfg.compiler.tree import Fault, KeyPath, Node, Origins, grow, leaves, merge
 from kerncfg.documents.config import Origin
-from kerncfg.errors import ConfigError, Issue
+from kerncfg.errors import ConfigError, Issue, KerncfgError
 from kerncfg.locations import conf
 
 if TYPE_CHECKING:
     from hydra.core.config_loader import ConfigLoader
     from hydra.core.override_parser.types import Override
+    from hydra.plugins.config_source import ConfigSource
 
 __all__ = [
     "KeyPath",
@@ -51,28 +54,51 @@ _NOWHERE = Origin(kind="argument")
 _FROM_HYDRA = (HydraException, OmegaConfBaseException, ValueError, TypeError, AssertionError, OSError)
 
 
-def compose(overrides: Sequence[str] = (), *, config_dir: Path | None = None) -> tuple[dict[str, Any], Origins]:
+def compose(
+    overrides: Sequence[str] = (), *, config_dir: Path | None = None, faults: list[Fault] | None = None
+) -> tuple[dict[str, Any], Origins]:
     """Return the composed document as plain data, and where each of its values was said.
 
     `overrides` are as typed; `config_dir` is a folder of the user's own, whose files go before the packaged
-    ones. Works inside a running Hydra job, and in threads.
+    ones. Works inside a running Hydra job, and in threads. With `faults` the files and overrides that cannot be read
+    are noted there and left out, so that the rest can be checked too.
 
     Raises:
         ConfigError: Files, overrides or choices that cannot be composed; it holds every fault found.
+        SourceError: A place on the Hub that is on the search path cannot be reached, or is not there.
     """
-    lines = rewrite(overrides)
-    typed = {line: argument for argument in overrides for line in rewrite([argument])}
-    _refuse_sweeps(typed)
-    work = _Composition(lines=lines, typed=typed)
+    noted: list[Fault] = []
+    try:
+        composed = _composed(overrides, config_dir, noted)
+    except ConfigError as error:
+        raise ConfigError(dict.fromkeys([*(issue for _, issue in noted), *error.issues])) from error
+    if noted and faults is None:
+        raise ConfigError(dict.fromkeys(issue for _, issue in noted))
+    if faults is not None:
+        faults += noted
+    return composed
+
+
+def _composed(overrides: Sequence[str], config_dir: Path | None, faults: list[Fault]) -> tuple[dict[str, Any], Origins]:
+    lines = rewrite(overrides, faults)
+    typed = {line: argument for argument in overrides for line in rewrite([argument], [])}
+    for line in _sweeps(typed, faults):
+        lines.remove(line)
+    work = _Composition(lines=lines, typed=typed, faults=faults)
     with hydra_folder(config_dir) as folder, loader(folder, work.search_path(folder)) as hydra:
         defaults, found = work.defaults(hydra)
     root = Node({}, _NOWHERE)
     for package, node in defaults:
         root = work.put(root, package, node)
     for override in found:
-        root = work.override(root, override)
+        root = work.overridden(root, override)
     root = _document(root)
-    return resolved(root), Origins(root, tuple(work.lost))
+    document = resolved(root, faults)
+    if work.shared and (issues := laundered(root, document)):
+        raise ConfigError(issues)
+    shared = tuple((found.address, found.commit) for found in work.shared)
+    notes = tuple(f"{found.address} is {found.note}" for found in work.shared if found.note)
+    return document, Origins(root, tuple(work.lost), shared, notes)
 
 
 def _document(root: Node) -> Node:
@@ -85,14 +111,15 @@ def _document(root: Node) -> Node:
     return Node({**children, **others}, root.origin)
 
 
-def read_document(path: Path) -> tuple[dict[str, Any], Origins]:
-    """Return one file's content as plain data, without its defaults list composed, and its origins.
+def read_document(path: Path, prefix: KeyPath = ()) -> Node:
+    """Return one file's content as it stands below `prefix` in a document, without its defaults list composed.
 
     Raises:
         ConfigError: The file cannot be read as a map.
     """
-    node = read_file(path, _place(path))
-    return node.plain(), Origins(node)
+    place = _place(path)
+    place.prefix = prefix
+    return read_file(path, place)
 
 
 def job_overrides(settings: Any) -> list[str]:
@@ -101,15 +128,15 @@ def job_overrides(settings: Any) -> list[str]:
     return list(words)
 
 
-def _refuse_sweeps(typed: dict[str, str]) -> None:
-    issues = []
-    for argument in (argument for line, argument in typed.items() if sweeping(line)):
+def _sweeps(typed: dict[str, str], faults: list[Fault]) -> list[str]:
+    """Return the lines that are no single value, each of them noted."""
+    found = {line: argument for line, argument in typed.items() if sweeping(line)}
+    for argument in found.values():
         key, _, value = argument.partition("=")
         one = "" if "(" in value else f"for one list write {key}=[{value}], "
         hint = f"{one}for several runs write `kerncfg run -m {argument}`"
-        issues.append(fault(argument, "has several values, and this is one run", hint))
-    if issues:
-        raise ConfigError(issues)
+        faults.append((part_of(argument), fault(argument, "has several values, and this is one run", hint)))
+    return list(found)
 
 
 @dataclass(slots=True)
@@ -118,8 +145,10 @@ class _Composition:
 
     lines: list[str]
     typed: dict[str, str]
+    faults: list[Fault]
     files: dict[str, Node] = field(default_factory=dict)
     lost: list[tuple[KeyPath, Origin]] = field(default_factory=list)
+    shared: list[Any] = field(default_factory=list)
 
     def search_path(self, folder: Path) -> list[str]:
         """Return what `hydra.searchpath` adds, by an override or else by the user's own primary config."""
@@ -137,22 +166,36 @@ class _Composition:
                 hint = "write hydra.searchpath=[file:///folder]"
                 raise ConfigError([origins.issue((*path, index), "must be a list of addresses", hint=hint)])
             place = address.removeprefix("file://")
-            if "://" not in place and not Path(place).is_dir():
+            if place.startswith(f"{SCHEME}://"):
+                self.shared.append(self.opened(place, origins, (*path, index)))
+            elif "://" not in place and not Path(place).is_dir():
                 raise ConfigError([origins.issue((*path, index), f"there is no folder {place}")])
         return addresses
+
+    def opened(self, address: str, origins: Origins, path: KeyPath) -> Any:
+        """Return what a place on the Hub holds, asked for before anybody has to wait for Hydra's state."""
+        try:
+            return opened(address)
+        except ConfigError as error:
+            raise ConfigError([origins.issue(path, each.message, hint=each.hint) for each in error.issues]) from error
 
     def defaults(self, loader: ConfigLoader) -> tuple[list[tuple[list[str], Node]], list[Override]]:
         """Return the files in merge order, each with its package, and the overrides of values."""
         for source in loader.get_sources():
+            patched: Any = source
             if source.scheme() == "file":
-                patched: Any = source
                 patched.load_config = self.reader(source)
+            elif isinstance(source, HubGroups):
+                patched.load_config = self.fetching(source)
         try:
             found = loader.compute_defaults_list(CONFIG, self.lines, RunMode.RUN)
-        except ConfigError:
+        except KerncfgError:
             raise
         except MissingConfigException as error:
-            raise self.missing(error, loader) from error
+            if not (issues := self.left_out(missing := self.missing(error, loader))):
+                raise missing from error
+            self.faults += issues
+            return self.defaults(loader)
         except RecursionError as error:
             raise ConfigError("a defaults list leads back to itself", hint="remove the circle") from error
         except _FROM_HYDRA as error:
@@ -178,14 +221,29 @@ class _Composition:
             file = folder / (config_path if config_path.endswith(".yaml") else f"{config_path}.yaml")
             place = _place(file)
             with file.open(encoding="utf-8-sig", errors="replace") as text:
-                header = _header(text.read(512), place)
+                header = header_of(text.read(512), place)
             if header.get("package") != "_global_":
                 place.prefix = tuple(config_path.split("/")[:-1])
-            node = self.files[config_path] = read_file(file, place)
-            entries = node.value["defaults"].plain() if "defaults" in node.value else []
-            _check_defaults(entries, node, place)
-            config = OmegaConf.create({"defaults": entries or []})
+            part = place.prefix
+            try:
+                node = read_file(file, place)
+            except ConfigError as error:
+                self.faults += [(part, issue) for issue in error.issues]
+                node = Node({}, place.origin(None))
+            self.files[config_path] = node
+            config = OmegaConf.create({"defaults": _entries(node)})
             return ConfigResult(provider=provider, path=f"file://{folder}", config=config, header=header)
+
+        return load_config
+
+    def fetching(self, source: HubGroups) -> Callable[[str], ConfigResult]:
+        """Return a loader of the files of a place on the Hub, as `reader` returns one of a folder's."""
+
+        def load_config(config_path: str) -> ConfigResult:
+            node, header = source.tree(config_path)
+            self.files[config_path] = node
+            config = OmegaConf.create({"defaults": _entries(node)})
+            return ConfigResult(provider=source.provider, path=source.full_path(), config=config, header=header)
 
         return load_config
 
@@ -204,6 +262,17 @@ class _Composition:
         for part in reversed(package):
             node = Node({part: node}, node.origin)
         return merge(root, node, (), self.lost)
+
+    def overridden(self, root: Node, override: Override) -> Node:
+        """Apply one override of a value; what cannot be applied is noted, and left out."""
+        argument = self.typed.get(override.input_line or "", override.input_line or "")
+        part = part_of(argument)
+        try:
+            return self.override(root, override)
+        except ConfigError as error:
+            if not any(part[: len(other)] == other for other, _ in self.faults):
+                self.faults += [(part, issue) for issue in error.issues]
+            return root
 
     def override(self, root: Node, override: Override) -> Node:
         """Apply one override of a value."""
@@ -232,12 +301,23 @@ class _Composition:
                     group, name, asked = chosen, str(option), fault(argument, "")
         options = sorted(loader.get_group_options(group)) if group else []
         places = [_shown(Path(source.path)) for source in loader.get_sources() if source.scheme() == "file"]
+        places += [found.address for found in self.shared]
         lead = f"no option {name!r} in the group {group}" if group else f"no config {name!r}"
         message = f"{lead}; looked in {' and '.join(places)}"
         hints = [near(name, options), f"there are {', '.join(options)}" if options else None]
         if ":" in name and group in _ROWS:
             hints = [f"for one row write {group}.NAME={name}"]
         return ConfigError([replace(asked, message=message, hint=" ".join(filter(None, hints)) or None)])
+
+    def left_out(self, missing: ConfigError) -> list[Fault]:
+        """Take the override out that chose what is not there, and return its fault; nothing if a file chose it."""
+        words = {f"override: {argument}": argument for argument in self.typed.values()}
+        (issue,) = missing.issues
+        if issue.file not in words:
+            return []
+        argument = words[issue.file]
+        self.lines = [line for line in self.lines if self.typed.get(line) != argument]
+        return [(part_of(argument), issue)]
 
     def asked_by_file(self, name: str) -> Issue:
         """Return a fault, still without words, where a defaults list names an option."""
@@ -274,18 +354,11 @@ def _shown(path: Path) -> str:
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
 
-def _header(text: str, place: Place) -> dict[str, str | None]:
-    try:
-        return ConfigSource._get_header_dict(text)
-    except ValueError as error:
-        hint = "write `# @package NAME`, with nothing after it"
-        issue = Issue(message=f"the header cannot be read: {error}", file=place.name, line=1, hint=hint)
-        raise ConfigError([issue]) from error
-
-
-def _check_defaults(entries: Any, node: Node, place: Place) -> None:
+def _entries(node: Node) -> list[Any]:
+    """Return the defaults list of a file, of which each entry is one that Hydra can read."""
+    entries = node.value["defaults"].plain() if "defaults" in node.value else None
     if entries is None:
-        return
+        return []
     origins = Origins(node)
     if not isinstance(entries, list):
         found = "a map" if isinstance(entries, dict) else repr(entries)
@@ -302,3 +375,4 @@ def _check_defaults(entries: Any, node: Node, place: Place) -> None:
             issues.append(origins.issue(("defaults", index), "is no entry of a defaults list", hint=hint))
     if issues:
         raise ConfigError(issues)
+    return entries

@@ -13,11 +13,11 @@ from typing import Any
 from omegaconf import Container, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from kerncfg.compiler.tree import KeyPath, Node, Origins, grow, leaves, spell
+from kerncfg.compiler.tree import Fault, KeyPath, Node, Origins, grow, leaves, spell
 from kerncfg.documents.config import Origin
 from kerncfg.errors import ConfigError, Issue
 
-__all__ = ["resolved", "with_environment"]
+__all__ = ["resolved", "unfit", "with_environment"]
 
 _ENVIRONMENT = "oc.env"
 _VARIABLE = re.compile(r"oc\.env:\s*(\w+)")
@@ -29,34 +29,53 @@ _ROW = re.compile(r"there is no kernels\.([A-Za-z_][\w-]*)$")
 _REFERENCE = re.compile(r"\$\{([^:{}]*)\}")
 
 
-def resolved(root: Node) -> dict[str, Any]:
+def resolved(root: Node, faults: list[Fault] | None = None) -> dict[str, Any]:
     """Return the document with every interpolation replaced by its value, but for those of the environment.
+
+    With `faults` what is wrong is noted there, and null stands in its place.
 
     Raises:
         ConfigError: Interpolations that lead nowhere, or bring the environment where it would be shown.
     """
     document: dict[str, Any] = root.plain()
-    said = ((path, node.value) for path, node in leaves(root))
-    texts = {path: value for path, value in said if isinstance(value, str) and "${" in value}
+    texts = _texts(root)
     if not texts:
         return document
+    found = unfit(root)
+    for path, _ in found:
+        _put(document, path, None)
     origins = Origins(root)
     tainted = _tainted(texts)
-    if issues := [*_unreadable(texts, origins), *_misplaced(texts, tainted, origins)]:
-        raise ConfigError(issues)
     config = OmegaConf.create(document)
     values: dict[KeyPath, Any] = {}
-    for path, text in texts.items():
+    unfits = {path for path, _ in found}
+    for path in [path for path in texts if path not in unfits]:
         try:
             values[path] = _value(config, path)
         except OmegaConfBaseException as error:
-            issues.append(_nowhere(path, text, error, origins))
-    if issues:
-        raise ConfigError(issues)
+            found.append((path, _nowhere(path, texts[path], error, origins)))
+            values[path] = None
+    if found and faults is None:
+        raise ConfigError(issue for _, issue in found)
     for path, value in values.items():
         if path not in tainted:
             _put(document, path, value)
+    if faults is not None:
+        faults += found
     return document
+
+
+def unfit(root: Node) -> list[Fault]:
+    """Return what is wrong with interpolations by themselves, wherever they lead."""
+    texts, origins = _texts(root), Origins(root)
+    unreadable = _unreadable(texts, origins)
+    known = {path for path, _ in unreadable}
+    return [*unreadable, *((path, issue) for path, issue in _misplaced(texts, origins) if path not in known)]
+
+
+def _texts(root: Node) -> dict[KeyPath, str]:
+    said = ((path, node.value) for path, node in leaves(root))
+    return {path: value for path, value in said if isinstance(value, str) and "${" in value}
 
 
 def with_environment(document: dict[str, Any], node: str) -> tuple[Any, dict[str, str]]:
@@ -114,15 +133,15 @@ def _nowhere(path: KeyPath, text: str, error: Exception, origins: Origins) -> Is
     return origins.issue(path, f"{text} {why}", hint=hint)
 
 
-def _unreadable(texts: dict[KeyPath, str], origins: Origins) -> list[Issue]:
-    issues = []
+def _unreadable(texts: dict[KeyPath, str], origins: Origins) -> list[Fault]:
+    faults = []
     for path, text in texts.items():
         try:
             OmegaConf.create({"value": text})
         except OmegaConfBaseException:
             hint = r"write ${path.to.value}, or \${ for the characters themselves"
-            issues.append(origins.issue(path, f"{text} is no interpolation that can be read", hint=hint))
-    return issues
+            faults.append((path, origins.issue(path, f"{text} is no interpolation that can be read", hint=hint)))
+    return faults
 
 
 def _tainted(texts: dict[KeyPath, str]) -> set[KeyPath]:
@@ -133,12 +152,21 @@ def _tainted(texts: dict[KeyPath, str]) -> set[KeyPath]:
     return tainted
 
 
-def _misplaced(texts: dict[KeyPath, str], tainted: set[KeyPath], origins: Origins) -> list[Issue]:
+def _misplaced(texts: dict[KeyPath, str], origins: Origins) -> list[Fault]:
+    tainted = _tainted(texts)
+    fetched = [path for path in tainted if getattr(origins.at(path), "kind", None) == "hub"]
+    message = "brings a value of the environment, which a fetched file cannot read"
+    found = [(path, origins.issue(path, f"{texts[path]} {message}")) for path in fetched]
     message = "brings a value of the environment, which is for `model` only"
-    return [
-        origins.issue(path, f"{text} {message}", hint=f"write {_typed(path, text)} on the command line, {_BY_SHELL}")
+    return found + [
+        (
+            path,
+            origins.issue(
+                path, f"{text} {message}", hint=f"write {_typed(path, text)} on the command line, {_BY_SHELL}"
+            ),
+        )
         for path, text in texts.items()
-        if path in tainted and path[0] not in _MAY_HOLD_ENVIRONMENT
+        if path in tainted and path[0] not in _MAY_HOLD_ENVIRONMENT and path not in fetched
     ]
 
 

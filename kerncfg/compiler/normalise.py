@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 from kerncfg.compiler.flash import expanded
 from kerncfg.compiler.saying import Reader, Said, laid
 from kerncfg.documents.config import AttentionRow, Config, Fusion, Policy, Row, Trust
-from kerncfg.errors import ConfigError
+from kerncfg.errors import ConfigError, Issue
 
 if TYPE_CHECKING:
     from kerncfg.compiler.tree import Origins
 
-__all__ = ["normalise"]
+__all__ = ["ROWS", "normalise", "unreadable"]
+
+ROWS = ("kernels", "inherited", "fusions", "attention")  # the nodes that hold rows
 
 
 def normalise(document: Mapping[str, Any], *, origins: Origins | None = None, base: Path | None = None) -> Config:
@@ -57,6 +59,16 @@ def normalise(document: Mapping[str, Any], *, origins: Origins | None = None, ba
     )
     named = {candidate.ref.place for row in found.every() for candidate in row.candidates()}
     return replace(found, trust=replace(trust, local=frozenset(reader.local & named)))
+
+
+def unreadable(
+    nodes: Mapping[str, Any], *, origins: Origins | None = None, base: Path | None = None, whole: bool = True
+) -> list[Issue]:
+    """Return every fault of the rows of some nodes; if they are not the `whole`, what others may add is not missed."""
+    reader = _Reader(origins, (base or Path.cwd()).absolute(), whole=whole)
+    for node in ROWS:
+        reader.rows(nodes.get(node) or {}, node)
+    return reader.issues
 
 
 def _sorted(reader: Reader, document: Mapping[str, Any], node: str) -> list[tuple[str, Said]]:

@@ -8,6 +8,7 @@ refused with the line to type.
 from __future__ import annotations
 
 import difflib
+import functools
 import itertools
 import re
 from collections.abc import Iterator, Sequence
@@ -24,7 +25,9 @@ from kerncfg.errors import ConfigError, Issue
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
 
-__all__ = ["NODES", "combinations", "read", "rewrite", "sweeping"]
+    from kerncfg.compiler.tree import Fault, KeyPath
+
+__all__ = ["NODES", "combinations", "part_of", "read", "rewrite", "sweeping"]
 
 # The nodes of a composed document; `experiment` is a group only.
 NODES = ("enabled", "inherited", "kernels", "fusions", "attention", "trust", "policy", "target", "model", "experiment")
@@ -45,22 +48,33 @@ _TOKEN = re.compile(r"[^\[\]{}(),:\s]+")
 _QUOTES = "'\""
 
 
-def rewrite(arguments: Sequence[str]) -> list[str]:
+def rewrite(arguments: Sequence[str], faults: list[Fault] | None = None) -> list[str]:
     """Return overrides in Hydra's grammar; one may become several, and rewriting them again changes nothing.
+
+    With `faults` those that cannot be read are noted there, and left out.
 
     Raises:
         ConfigError: Arguments that cannot be read; it holds every one of them, with the line to type.
     """
     lines: list[str] = []
-    issues: list[Issue] = []
+    found: list[Fault] = []
     for argument in arguments:
         try:
             lines += _rewritten(argument)
         except ConfigError as error:
-            issues += error.issues
-    if issues:
-        raise ConfigError(issues)
+            found += [(part_of(argument), issue) for issue in error.issues]
+    if found and faults is None:
+        raise ConfigError(issue for _, issue in found)
+    if faults is not None:
+        faults += found
     return lines
+
+
+def part_of(argument: str) -> KeyPath:
+    """Return the part of the document that cannot be judged without an override: a row, another value, or all of it."""
+    group, _, package = argument.lstrip("~+").partition("=")[0].strip().partition("@")
+    parts = (package or group).split(".")
+    return () if parts[0] == "experiment" else tuple(parts[:2] if parts[0] in _ROWS else parts)
 
 
 def read(line: str) -> Override:
@@ -69,7 +83,13 @@ def read(line: str) -> Override:
     Raises:
         HydraException: It is not one.
     """
-    return OverridesParser.create().parse_override(line)
+    return _parser().parse_override(line)
+
+
+@functools.cache
+def _parser() -> OverridesParser:
+    """Return one parser for all: to make it costs as much as to read a line with it."""
+    return OverridesParser.create()
 
 
 def sweeping(line: str) -> bool:
@@ -105,6 +125,8 @@ def combinations(arguments: Sequence[str]) -> Iterator[list[str]]:
 
 def _rewritten(argument: str) -> list[str]:
     form = _FORM.fullmatch(argument)
+    if argument.lstrip("~+")[:1] in ("=", "."):
+        raise _refused(argument, "has an empty part in its key", "write key=value, with names between the dots")
     if form is None or not form["key"]:
         raise _refused(argument, "is no override", "write key=value, or ~key to take something out")
     sign, key, value = form["sign"], form["key"], form["value"]

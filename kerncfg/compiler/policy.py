@@ -14,12 +14,12 @@ from kerncfg.documents.reference import ATTENTION
 from kerncfg.documents.variant import Variant
 
 if TYPE_CHECKING:
-    from kerncfg.documents.step import Choice
+    from kerncfg.documents.step import Choice, Rejection
     from kerncfg.documents.target import Target
 
-__all__ = ["CHECKS", "HUB_OFF", "Check", "Request", "moved", "no_fit", "refused", "trusted", "unfit"]
+__all__ = ["CHECKS", "HUB_OFF", "Check", "Request", "moved", "no_fit", "refused", "trusted", "unconsented", "unfit"]
 
-HUB_OFF = "Hub kernels are switched off by USE_HUB_KERNELS"
+HUB_OFF = "Hub kernels are switched off by USE_HUB_KERNELS, needed 1, ON, YES or TRUE"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +66,14 @@ def moved(ref: KernelRef, place: str, trust: Trust) -> str | None:
     """Return why code may not run that a redirect led to; a lock may be older than the consent, or edited."""
     reason = trusted(replace(ref, location=place), trust)
     return f"{ref.location} moved to {place}, and {reason}" if reason else None
+
+
+def unconsented(rejection: Rejection, trust: Trust) -> str | None:
+    """Return the place of the code that a row of a fetched file was refused for want of consent, or `None`."""
+    if not (rejection.origin or "").startswith("hf://"):
+        return None
+    ref = KernelRef.parse(rejection.reference, attention=True)
+    return ref.place if trusted(ref, trust) else None
 
 
 def _untrusted(candidate: Candidate, pin: Pin, request: Request) -> str | None:
@@ -120,7 +128,7 @@ def _no_build(candidate: Candidate, pin: Pin, request: Request) -> str | None:
 def no_fit(pin: Pin, target: Target) -> str:
     """Return why none of a pin's builds can run on a target, and the newest version that has one which can."""
     verdicts = "; ".join(f"{build.name}: {build.refusal(target)}" for build in pin.builds if build.variant)
-    return f"no build fits: {verdicts or 'there is none'}{_elsewhere(pin, target)}"
+    return f"no build fits: {verdicts or f'found none, needed one for {target.device}'}{_elsewhere(pin, target)}"
 
 
 def _elsewhere(pin: Pin, target: Target) -> str:

@@ -18,7 +18,7 @@ from kerncfg.compiler.tree import KeyPath, Node, spell
 from kerncfg.documents.config import Origin
 from kerncfg.errors import ConfigError, Issue
 
-__all__ = ["Place", "kind_of_key", "parse", "read", "scalar"]
+__all__ = ["Place", "kind_of_key", "parse", "parse_bytes", "read", "scalar"]
 
 MAX_VALUES = 1_000_000  # what aliases may expand to: ten nested lists of ten aliases are more than memory holds
 
@@ -116,9 +116,20 @@ def read(path: Path, place: Place) -> Node:
         ConfigError: It cannot be read; every fault is in the issues.
     """
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        data = path.read_bytes()
     except OSError as error:
         raise ConfigError([Issue(message=f"cannot be read: {error.strerror}", file=place.name)]) from error
+    return parse_bytes(data, place)
+
+
+def parse_bytes(data: bytes, place: Place) -> Node:
+    """Read the bytes of a YAML file.
+
+    Raises:
+        ConfigError: They are not UTF-8 or cannot be read; every fault is in the issues.
+    """
+    try:
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise _undecoded(error, place) from error
     return parse(text, place)

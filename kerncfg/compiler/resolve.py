@@ -26,7 +26,7 @@ _UNPINNED = re.compile(r"([^@:\s]+)(?:@[^\s:]+)?(:\w+)?: policy\.require_pin nee
 _PINNED = r"write \1@COMMIT\2 with the 40 digits of the commit, or policy.require_pin=false"
 _KINDS: Mapping[str, type[Step]] = {"kernels": Bind, "fusions": Fuse, "attention": Attend}
 _UNKNOWN = "the lock does not hold it: `kerncfg lock` asks for what it lacks"
-OFF_SWITCH = "kernels are switched off: enabled is false"
+OFF_SWITCH = "kernels are switched off: enabled is false, needed true"
 
 
 def resolve(config: Config, lock: Lock, request: Request, *, checks: Sequence[Check] = CHECKS) -> Plan:
@@ -132,7 +132,7 @@ def _kernel(ref: KernelRef, pin: Pin, lock: Lock, request: Request, above: tuple
     dependencies = []
     for needed in build.dependencies if build else ():
         if needed in (*above, ref.everything):
-            return f"it imports itself, by way of {needed}"
+            return f"it imports itself, by way of {needed}, needed kernels without such a circle"
         answer = lock.pin(needed) or Pin(ref=needed, reason=_UNKNOWN)
         reason = trusted(needed, request.trust) or answer.reason
         kernel = _kernel(needed, answer, lock, request, (*above, ref.everything)) if reason is None else reason

@@ -77,9 +77,10 @@ def _serving(modes: Modes, mode: Mode) -> tuple[Candidate, ...]:
 class Reader:
     """Reads the rows of one document and gathers its faults, notes and consents on the way."""
 
-    def __init__(self, origins: Origins | None, base: Path) -> None:
+    def __init__(self, origins: Origins | None, base: Path, *, whole: bool = True) -> None:
         self.origins = origins
         self.base = base
+        self.whole = whole  # what a row lacks is a fault only where no other file may say it
         self.issues: list[Issue] = []
         self.notes: list[str] = []
         self.local: set[str] = set()
@@ -100,7 +101,7 @@ class Reader:
         if "kernel" in value:
             beside = {key: value[key] for key in _CANDIDATE if key in value}
             said.cells[ANY] = self.modes(beside, path, {})
-        elif stray := [key for key in ("version", "revision") if key in value]:
+        elif self.whole and (stray := [key for key in ("version", "revision") if key in value]):
             message = f"{stray[0]!r} stands beside no kernel"
             self.fault((*path, stray[0]), message, "put it into the candidate it is for")
         for key in value:
@@ -121,7 +122,7 @@ class Reader:
         said.members = self.members(value.get("members") or [], (*path, "members"))
         said.path = value.get("path")
         said.mask = value.get("mask") or "auto"
-        if not said.cells and path[0] not in _INHERITING:
+        if self.whole and not said.cells and path[0] not in _INHERITING:
             self.fault(path, "no kernel is named", f"write {spell(path)}.kernel=KERNEL, or {spell(path)}=null for off")
 
     def members(self, value: list[Any], path: KeyPath) -> tuple[Member, ...]:

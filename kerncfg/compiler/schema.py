@@ -6,13 +6,12 @@ import functools
 import json
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jsonschema import Draft202012Validator
+from jsonschema.validators import extend
 
 from kerncfg.compiler.assign import near
-from kerncfg.compiler.compose import read_document
 from kerncfg.compiler.tree import KeyPath, Origins, spell
 from kerncfg.errors import ConfigError, Issue
 from kerncfg.locations import schemas
@@ -20,10 +19,11 @@ from kerncfg.locations import schemas
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
 
-__all__ = ["names", "schema", "validate", "validate_file"]
+__all__ = ["Finding", "faults", "names", "schema", "validate"]
+
+Finding = tuple[KeyPath, str, Issue]  # where a fault is, which rule it breaks, and its sentence
 
 _ENDING = ".schema.json"
-_MODELINE = re.compile(r"yaml-language-server:.*?([\w-]+)\.schema\.json")
 _KINDS = {"string": "text", "object": "a map", "array": "a list", "boolean": "true or false", "null": "null"}
 _KINDS |= {"integer": "a whole number", "number": "a number"}
 _BOUNDS = {"minimum": "at least", "exclusiveMinimum": "more than", "maximum": "at most"}
@@ -55,34 +55,16 @@ def validate(document: Any, name: str = "config", *, origins: Origins | None = N
     Raises:
         ConfigError: The document is not valid; it holds every fault, each with its place.
     """
-    if issues := list(_issues(document, name, _Places(origins or Origins.argument(), prefix))):
+    if found := faults(document, name, origins=origins, prefix=prefix):
+        issues = [issue for _, _, issue in found]
         raise ConfigError(sorted(issues, key=lambda issue: (issue.file or "", issue.line or 0, issue.column or 0)))
 
 
-def validate_file(file: Path) -> list[Issue]:
-    """Return the faults of one file, checked as what its modeline, its name or its folder says it is."""
-    try:
-        document, origins = read_document(file)
-        name = _name_for(file)
-        document.pop("defaults", None)
-        validate(document, name, origins=origins)
-    except ConfigError as error:
-        return error.issues
-    return []
-
-
-def _name_for(file: Path) -> str:
-    known = names()
-    if modeline := _MODELINE.search(file.read_text(encoding="utf-8-sig")[:2000]):
-        wanted = modeline[1]
-    elif file.stem in known or file.stem == "config":
-        wanted = file.stem
-    else:
-        wanted = file.parent.name
-    if wanted in known:
-        return "experiment" if wanted == "config" else wanted
-    hint = f"put it into a folder named {', '.join(known)}, or say `# yaml-language-server: $schema=…` in it"
-    raise ConfigError([Issue(message="cannot tell which schema it follows", file=str(file), hint=hint)])
+def faults(
+    document: Any, name: str = "config", *, origins: Origins | None = None, prefix: KeyPath = ()
+) -> list[Finding]:
+    """Return every fault of a document, each with its path below `prefix`."""
+    return list(_faults(document, name, _Places(origins or Origins.argument(), prefix)))
 
 
 class _Places:
@@ -124,10 +106,34 @@ class _Places:
         return self.line(path, f"\"'{words}'\"" if self.typed(path) else f"'{words}'")
 
 
+def _if(validator: Any, asked: Any, value: Any, rule: Any) -> Iterator[ValidationError]:
+    """The keyword `if`, without a validator of its own where all that is asked is a type."""
+    if len(asked) == 1 and "type" in asked:
+        holds = validator.is_type(value, asked["type"])
+    else:
+        holds = validator.evolve(schema=asked).is_valid(value)
+    branch = "then" if holds else "else"
+    if branch in rule:
+        yield from validator.descend(value, rule[branch], schema_path=branch)
+
+
+def _all_of(validator: Any, parts: Any, value: Any, rule: Any) -> Iterator[ValidationError]:
+    """The keyword `allOf`, past the parts that are for values of another type: those are most of our schemas'."""
+    for index, part in enumerate(parts):
+        asked = part.get("if")
+        other = asked is not None and len(asked) == 1 and "type" in asked and part.keys() == {"if", "then"}
+        if not other or validator.is_type(value, asked["type"]):
+            yield from validator.descend(value, part, schema_path=index)
+
+
+_Validator: Any = extend(Draft202012Validator, {"if": _if, "allOf": _all_of})  # type: ignore[no-untyped-call]
+
+
 @functools.cache
 def _validator(name: str) -> Draft202012Validator:
     circular = {part: found for known in names() for part, found in _circular(known).items()}
-    return Draft202012Validator({**_without_references(schema(name), name), "$defs": circular})
+    found: Draft202012Validator = _Validator({**_without_references(schema(name), name), "$defs": circular})
+    return found
 
 
 @functools.cache
@@ -143,7 +149,7 @@ def _without_references(node: Any, name: str) -> Any:
         return [_without_references(item, name) for item in node]
     if not isinstance(node, dict):
         return node
-    said = {key: value for key, value in node.items() if key not in ("$ref", "$defs")}
+    said = {key: value for key, value in node.items() if key not in ("$ref", "$defs", "$schema")}
     beside = {key: _without_references(value, name) for key, value in said.items()}
     if "$ref" not in node:
         return beside
@@ -162,10 +168,11 @@ def _target(reference: str, name: str) -> Any:
     return _without_references(found["$defs"][part] if part else found, name)
 
 
-def _issues(document: Any, name: str, places: _Places) -> Iterator[Issue]:
-    if untold := list(_not_text(document, places)):
-        yield from untold
-        return
+def _faults(document: Any, name: str, places: _Places) -> Iterator[Finding]:
+    untold = list(_not_text(document, places))
+    yield from untold
+    if untold:
+        document = _with_text_keys(document)
     found: dict[tuple[KeyPath, str], Issue] = {}
     for error in _validator(name).iter_errors(document):
         for path, keyword, issue in _sentences(error, places):
@@ -179,16 +186,24 @@ def _issues(document: Any, name: str, places: _Places) -> Iterator[Issue]:
             continue
         if keyword.startswith("required ") and path in misspelt:
             continue  # the misspelt key says what was meant
-        yield issue
+        yield path, keyword, issue
 
 
-def _not_text(value: Any, places: _Places, path: KeyPath = ()) -> Iterator[Issue]:
+def _with_text_keys(value: Any) -> Any:
+    """Return a document without the keys that are no text."""
+    if isinstance(value, Mapping):
+        return {key: _with_text_keys(child) for key, child in value.items() if isinstance(key, str)}
+    return [_with_text_keys(child) for child in value] if isinstance(value, list) else value
+
+
+def _not_text(value: Any, places: _Places, path: KeyPath = ()) -> Iterator[Finding]:
     """Find the keys of a document given as data that are not text; no file has them."""
     if isinstance(value, Mapping):
         for key, child in value.items():
             if not isinstance(key, str):
                 message = f"the key {key!r} is a {type(key).__name__}, expected text"
-                yield places.issue((*path, str(key)), message, f"write '{key}' with quotes", key=True)
+                here = (*path, str(key))
+                yield here, "text", places.issue(here, message, f"write '{key}' with quotes", key=True)
             yield from _not_text(child, places, (*path, str(key)))
     elif isinstance(value, list):
         for index, child in enumerate(value):

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from kerncfg.documents.config import Origin
 from kerncfg.errors import Issue
 
-__all__ = ["KeyPath", "Node", "Origins", "grow", "leaves", "merge", "spell"]
+__all__ = ["Fault", "KeyPath", "Node", "Origins", "grow", "leaves", "merge", "spell"]
 
 KeyPath = tuple[str | int, ...]
+Fault = tuple[KeyPath, Issue]  # what is wrong, and the part of the document that cannot be judged because of it
 
 
 @dataclass(slots=True)
@@ -36,11 +37,15 @@ class Node:
 class Origins:
     """Where every value of a document was said.
 
-    `lost` holds what a map took the place of: the path, and the origin of the text or list that stood there.
+    `lost` holds what a map took the place of: the path, and the origin of the text or list that stood there. `shared`
+    holds the addresses of the Hub that were on the search path, each with its commit; `notes` what is to be told of
+    them.
     """
 
     root: Node
     lost: tuple[tuple[KeyPath, Origin], ...] = ()
+    shared: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
 
     def at(self, path: KeyPath) -> Origin | None:
         """Return the origin of the value at a path, else of its nearest ancestor."""
@@ -67,14 +72,14 @@ class Origins:
         name = spell(path)
         if origin is None or origin.kind == "argument":
             return Issue(message=message, path=name, hint=hint)
-        file = origin.place if origin.kind == "file" else f"{origin.kind}: {origin.place}"
+        file = origin.place if origin.kind in ("file", "hub") else f"{origin.kind}: {origin.place}"
         return Issue(message=message, path=name, file=file, line=origin.line, column=origin.column, hint=hint)
 
     def saying(self, nodes: Iterable[str]) -> Origins:
         """Return the origins of the document in which these nodes were given as data."""
         said = {name: Node({}, Origin(kind="argument")) for name in nodes}
         lost = tuple((path, origin) for path, origin in self.lost if path[0] not in said)
-        return Origins(Node({**self.root.value, **said}, self.root.origin), lost)
+        return replace(self, root=Node({**self.root.value, **said}, self.root.origin), lost=lost)
 
     @classmethod
     def argument(cls) -> Self:

@@ -16,8 +16,8 @@ _PLAIN = re.compile(r"[A-Za-z_][\w./-]*")
 _WORDS = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}  # what YAML 1.1 would not read as text
 
 
-def document_lines(document: Any, origins: Origins, path: KeyPath = ()) -> Iterator[str]:
-    """Yield a document as YAML, each value with a comment that says where it was said.
+def document_lines(document: Any, origins: Origins | None, path: KeyPath = ()) -> Iterator[str]:
+    """Yield a document as YAML, each value with a comment that says where it was said, if `origins` are given.
 
     A value that came by interpolation stands as it was written: it may be a secret of the environment.
     """
@@ -28,7 +28,7 @@ def document_lines(document: Any, origins: Origins, path: KeyPath = ()) -> Itera
             yield f"{pad}{_scalar(key)}:"
             yield from document_lines(value, origins, here)
         else:
-            origin = origins.at(here)
+            origin = origins.at(here) if origins else None
             written = origin.text if origin and origin.text and "${" in origin.text else value
             comment = f"  # {origin}" if origin else ""
             yield f"{pad}{_scalar(key)}: {_scalar(written)}{comment}"

@@ -9,12 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kerncfg.compiler.compose import read_document
+from kerncfg.compiler.compose import Origins, read_document
 from kerncfg.dialects.liger import from_liger
 from kerncfg.dialects.pins import Move, folders, moved, pins
 from kerncfg.dialects.source import read_source
 from kerncfg.dialects.translation import Translation
 from kerncfg.documents.config import Origin
+from kerncfg.documents.plain import DEEP, loads
 from kerncfg.errors import ConfigError, Issue
 
 __all__ = ["translate"]
@@ -34,7 +35,7 @@ def translate(*files: str | Path) -> Translation:
     Raises:
         ConfigError: A file cannot be read or is none of these, or two say one thing.
     """
-    if not files:
+    if not files or "" in files:
         raise ConfigError("import needs a file", hint=f"name {_KINDS}")
     found: Translation | None = None
     moves: list[Move] = []
@@ -63,13 +64,17 @@ def _read(file: str) -> Translation | list[Move]:
         if path.suffix == ".py":
             return read_source(path, int(numbered[2]) if numbered else None)
         if path.suffix == ".lock" or path.read_text("utf-8").lstrip().startswith("["):
-            return pins(json.loads(path.read_text("utf-8")))
+            return pins(loads(path.read_text("utf-8")))
+    except RecursionError as error:
+        raise ConfigError([Issue(message=DEEP, file=str(path))]) from error
     except OSError as error:
         raise ConfigError([Issue(message=f"cannot be read: {error.strerror}", file=str(path))]) from error
     except UnicodeDecodeError as error:
         raise ConfigError([Issue(message="is no text", file=str(path), hint=f"name {_KINDS}")]) from error
     except json.JSONDecodeError as error:
         raise ConfigError([Issue(message=f"not JSON: {error.msg}", file=str(path), line=error.lineno)]) from error
+    except ValueError as error:
+        raise ConfigError([Issue(message=f"not JSON: {error}", file=str(path))]) from error
     except ConfigError as error:
         raise ConfigError(
             [issue if issue.file else replace(issue, file=str(path)) for issue in error.issues]
@@ -79,12 +84,17 @@ def _read(file: str) -> Translation | list[Move]:
 
 def _arguments(path: Path) -> Translation:
     """Read training arguments."""
-    data, origins = read_document(path)
+    node = read_document(path)
+    data, origins = node.plain(), Origins(node)
     if not any(key in data for key in _LIGER):
         message = f"holds none of {' and '.join(_LIGER)}"
         raise ConfigError([Issue(message=message, file=str(path), hint=f"import reads {_KINDS}")])
     origin = origins.at((next(key for key in reversed(_LIGER) if key in data),)) or Origin(kind="file", place=str(path))
-    if data.get("use_liger_kernel", True) is not True:
+    switch = data.get("use_liger_kernel", True)
+    if not isinstance(switch, bool):
+        message = f"found {switch!r}, expected true or false"
+        raise ConfigError([origins.issue(("use_liger_kernel",), message)])
+    if not switch:
         return Translation(document={"kernels": {}}, origin=origin)
     flags: Any = data.get("liger_kernel_config") or {}
     if not isinstance(flags, Mapping):

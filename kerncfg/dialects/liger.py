@@ -81,10 +81,9 @@ def from_liger(
         ConfigError: A flag is no flag of Liger's, or is neither true nor false.
     """
     said = dict(flags or {})
-    for flag, on in said.items():
-        if flag not in _KNOWN or not isinstance(on, bool):
-            hint = f"there are {', '.join(_KNOWN)}, each true or false"
-            raise ConfigError([Issue(message=f"{flag}={on!r} is no flag of Liger's", hint=hint)])
+    check_flags(said)
+    if odd := next((flag for flag, on in said.items() if on is None), None):
+        raise _no_flag(odd, None)
     unknown = {**_USUAL, "geglu": True}
     defaults = unknown if model_type is None else LIGER_DEFAULTS.get(model_type, _USUAL)
     wanted = {flag: said.get(flag, default) for flag, default in defaults.items()}
@@ -93,6 +92,22 @@ def from_liger(
     found = Translation(document=document, origin=origin or Origin(kind="argument"))
     ignored = [flag for flag in said if flag not in defaults]
     return found.remarked(*_remarks(wanted, model_type or ""), *(_ignored(flag, model_type) for flag in ignored))
+
+
+def check_flags(flags: Mapping[str, bool | None]) -> None:
+    """Refuse what is no flag of Liger's; `None` stands for a value that is not written out.
+
+    Raises:
+        ConfigError: A flag is none, or is neither true nor false.
+    """
+    for flag, on in flags.items():
+        if flag not in _KNOWN or not isinstance(on, bool | None):
+            raise _no_flag(flag, on)
+
+
+def _no_flag(flag: str, on: Any) -> ConfigError:
+    hint = f"there are {', '.join(_KNOWN)}, each true or false"
+    return ConfigError([Issue(message=f"{flag}={on!r} is no flag of Liger's", hint=hint)])
 
 
 def _rows(on: Mapping[str, bool], model: str) -> Iterator[tuple[str, Any]]:

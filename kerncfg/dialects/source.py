@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from kerncfg.dialects.kernel_config import from_kernel_config
-from kerncfg.dialects.liger import from_liger
+from kerncfg.dialects.liger import check_flags, from_liger
 from kerncfg.dialects.literals import NotLiteral, Source, name_of
 from kerncfg.dialects.translation import Translation
 from kerncfg.documents.config import Origin
+from kerncfg.documents.plain import DEEP
 from kerncfg.errors import ConfigError, Issue
 
 __all__ = ["read_source"]
@@ -35,8 +36,9 @@ def read_source(path: Path, line: int | None = None) -> Translation:
     """
     try:
         source = Source(ast.parse(path.read_bytes(), filename=str(path)))
-    except (SyntaxError, ValueError, RecursionError) as error:
-        why = getattr(error, "msg", None) or " ".join(str(error).split())
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last is what the parser says of depth
+        deep = isinstance(error, RecursionError | MemoryError)
+        why = DEEP if deep else getattr(error, "msg", None) or " ".join(str(error).split())
         raise ConfigError(
             [Issue(message=f"not Python: {why}", file=str(path), line=getattr(error, "lineno", None))]
         ) from error
@@ -167,10 +169,26 @@ class _Reader:
                 return Translation(document={"kernels": {}}, origin=origin)
             flags = self.mapping(words.get("liger_kernel_config"), "liger_kernel_config")
         else:
+            for unpacked in (word.value for word in call.keywords if word.arg is None):
+                words |= self.unpacked(unpacked)
             flags = {flag: self.literal(value, flag) for flag, value in words.items() if flag not in _NO_FLAGS}
+            for value in call.args[1 if model is None else 0 :]:
+                self.remark(value, "a flag without its name", f"it is {ast.unparse(value)!r}")
             said = words.get("model_type", call.args[0] if call.args and model is None else None)
             model = model or self.literal(said, "model_type")
+        check_flags(flags)
         return from_liger({flag: on for flag, on in flags.items() if on is not None}, model_type=model, origin=origin)
+
+    def unpacked(self, node: ast.expr) -> dict[str, ast.expr]:
+        """Read the names in a map that is unpacked into a call, each with its value."""
+        try:
+            found = self.source.followed(node)
+            if not isinstance(found, ast.Dict):
+                raise NotLiteral(node, f"it unpacks {ast.unparse(node)!r}")
+            return {str(self.source.key(key)): value for key, value in self.source.entries(found)}
+        except NotLiteral as reason:
+            self.remark(reason.node, f"**{ast.unparse(node)}", reason.why)
+            return {}
 
     def literal(self, node: ast.expr | None, name: str) -> Any:
         """Return a value that is written out; anything else is remarked upon and says nothing."""

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
+from kerncfg.documents.plain import loads
 from kerncfg.errors import SourceError
 
 __all__ = [
@@ -91,8 +92,8 @@ def loaded(content: bytes) -> Any:
         SourceError: They are no JSON, are not UTF-8, or are nested too deeply.
     """
     try:
-        return json.loads(content.decode(), object_pairs_hook=_Map, parse_int=_number, parse_constant=_constant)
-    except (ValueError, RecursionError) as error:
+        return loads(content, object_pairs_hook=_Map, parse_int=_number, parse_constant=_constant)
+    except ValueError as error:
         raise SourceError(f"metadata.json is no JSON, as was expected: {error}") from error
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from kerncfg.documents.metadata import Metadata
+from kerncfg.documents.plain import half
 from kerncfg.documents.reference import KernelRef
 from kerncfg.documents.variant import Variant
 from kerncfg.errors import ConfigError, LockError
@@ -153,7 +154,8 @@ class Pin:
 
     A reference without a version has one release for each version branch; any other has one. `versions` names the
     builds of other version branches, for the advice when none of these fits. `note` is what else there is to say.
-    `away`: the Hub gave no answer, so that it may be another one another time; no file keeps that.
+    `away`: the Hub gave no answer, so that it may be another one another time; `barred`: whoever asks from here is not
+    told, which says nothing about what is there. No file keeps either.
     """
 
     ref: KernelRef
@@ -162,6 +164,7 @@ class Pin:
     note: str | None = None
     versions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     away: bool = field(default=False, compare=False)
+    barred: bool = field(default=False, compare=False)
 
     @classmethod
     def of(cls, ref: KernelRef, *builds: Build, commit: str | None = None) -> Self:
@@ -245,22 +248,37 @@ class Lock:
         return cls(pins={pin.ref: pin for pin in pins})
 
     def save(self, path: str | Path) -> None:
-        """Write the lock as JSON, at once or not at all."""
+        """Write the lock as JSON, at once or not at all.
+
+        Raises:
+            LockError: A name or a reason in it is no text that a file can hold.
+        """
         part = Path(path).with_name(f".{Path(path).name}.part")
         try:
             part.write_text(self.to_json(), encoding="utf-8", newline="\n")
             part.replace(path)
+        except UnicodeEncodeError as error:
+            found = half(self.to_dict())
+            raise LockError(f"the lock holds half of a character: {found}, expected text in UTF-8") from error
         finally:
             part.unlink(missing_ok=True)
+
+    def unchecked(self, now: Lock) -> Iterator[Pin]:
+        """Yield the answers that do not say whether something moved: there was none, or it is not for this asker."""
+        for after in now.hub():
+            before = self.pins.get(after.ref)
+            if after.away or (after.barred and before != after and (before or after.ref in self.commits)):
+                yield after
 
     def moved(self, now: Lock) -> Iterator[str]:
         """Yield a line for each reference whose answer is another now: `org/repo@v3: v3: 1a2b… → 9f8e…`.
 
-        What the Hub gave no answer about has not moved, as far as anybody knows.
+        What nobody told here has not moved, as far as anybody knows; `unchecked` yields that.
         """
+        unchecked = {pin.ref for pin in self.unchecked(now)}
         for ref in sorted({*self.pins, *self.commits, *now.pins}, key=str):
             before, after, commit = self.pins.get(ref), now.pins.get(ref), self.commits.get(ref)
-            if after is not None and after.away:
+            if ref in unchecked:
                 continue
             if before is None and commit is None:
                 yield f"{ref}: not locked"

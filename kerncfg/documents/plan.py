@@ -14,9 +14,10 @@ from kerncfg.documents.config import Trust
 from kerncfg.documents.difference import Difference, compare
 from kerncfg.documents.explanation import Explanation, explain, named
 from kerncfg.documents.lock import File, digest_of
+from kerncfg.documents.plain import half
 from kerncfg.documents.step import Attend, Bind, Choice, Fuse, Keep, Kernel, ModePlan, Rejection, Step
 from kerncfg.documents.target import Target
-from kerncfg.errors import IntegrityError, LockError
+from kerncfg.errors import ConfigError, IntegrityError, LockError
 
 __all__ = [
     "SCHEMA",
@@ -42,7 +43,9 @@ class Plan:
     """A decision that can be printed, compared, saved and sent.
 
     `trust` is the consent of whoever made the plan here; it is never written to a file, so a plan from a file
-    carries none. `strict`, `deterministic` and `seed` are the policy's, `notes` says what was ignored on the way.
+    carries none. `strict`, `deterministic` and `seed` are the policy's, `notes` says what was ignored on the way, and
+    `searchpath` which places on the Hub were read for it, each with its commit. `endpoint` is the Hub that was to be
+    asked, for information: no digest has it, and a plan is fetched from the Hub of whoever fetches.
     """
 
     target: Target
@@ -50,7 +53,9 @@ class Plan:
     strict: bool
     deterministic: bool = False
     seed: int | None = None
+    endpoint: str | None = field(default=None, compare=False)
     notes: tuple[str, ...] = ()
+    searchpath: Mapping[str, str] = field(default_factory=dict, compare=False)
     trust: Trust = field(default_factory=Trust, compare=False, repr=False)
 
     @property
@@ -73,7 +78,7 @@ class Plan:
         # Only where they say something, so that plans of before these keys keep their digests.
         data |= {"deterministic": True} if self.deterministic else {}
         data |= {"seed": self.seed} if self.seed is not None else {}
-        return hashlib.sha256(_dump(data, indent=None).encode()).hexdigest()
+        return _digest(data)
 
     def __repr__(self) -> str:
         swapped = sum(step.kind != "keep" for step in self.steps)
@@ -81,10 +86,15 @@ class Plan:
         return f"<Plan {self.digest[:12]} for {self.target.device}: {names}>"
 
     def __str__(self) -> str:
-        return table.text(self.digest, self.target, self.steps, self.notes)
+        return table.text(self.digest, self.target, self.steps, self.told())
 
     def _repr_html_(self) -> str:
-        return table.markup(self.digest, self.target, self.steps, self.notes)
+        return table.markup(self.digest, self.target, self.steps, self.told())
+
+    def told(self) -> tuple[str, ...]:
+        """Return the notes, and a line for each place on the Hub that was read."""
+        places = (f"{address} is at commit {commit[:12]}" for address, commit in sorted(self.searchpath.items()))
+        return (*self.notes, *places)
 
     def explain(self, name: str) -> Explanation:
         """Return what one name runs in every mode, and why none of the others.
@@ -118,7 +128,9 @@ class Plan:
             "strict": self.strict,
             "deterministic": self.deterministic,
             "seed": self.seed,
+            "endpoint": self.endpoint,
             "notes": list(self.notes),
+            "searchpath": dict(self.searchpath),
             "steps": [step.to_dict() for step in self.steps],
             "files": {
                 digest: {file.path: {"size": file.size, "digest": file.digest} for file in files}
@@ -137,7 +149,7 @@ class Plan:
 
     def to_json(self) -> str:
         """Return the plan as JSON: the same plan gives the same bytes."""
-        return _dump(self.to_dict(), indent=2) + "\n"
+        return json.dumps(self.to_dict(), indent=2, sort_keys=True, ensure_ascii=False, default=str) + "\n"
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
@@ -169,7 +181,9 @@ class Plan:
             strict=data["strict"],
             deterministic=data.get("deterministic", False),
             seed=data.get("seed"),
+            endpoint=data.get("endpoint"),
             notes=tuple(data["notes"]),
+            searchpath=data.get("searchpath", {}),
         )
         if plan.digest != data["digest"]:
             raise IntegrityError(
@@ -185,9 +199,13 @@ class Plan:
 
 def seal(data: Mapping[str, Any]) -> str:
     """Return the SHA-256 of a plan's plain data but for its seal."""
-    return hashlib.sha256(_dump({**data, "sealed": None}, indent=None).encode()).hexdigest()
+    return _digest({**data, "sealed": None})
 
 
-def _dump(data: Any, *, indent: int | None) -> str:
-    separators = (",", ":") if indent is None else None
-    return json.dumps(data, indent=indent, separators=separators, sort_keys=True, ensure_ascii=False, default=str)
+def _digest(data: Mapping[str, Any]) -> str:
+    text = json.dumps(data, separators=(",", ":"), sort_keys=True, ensure_ascii=False, default=str)
+    try:
+        return hashlib.sha256(text.encode()).hexdigest()
+    except UnicodeEncodeError as error:
+        found = half(data)
+        raise ConfigError(f"the plan holds half of a character: {found}, expected text in UTF-8") from error

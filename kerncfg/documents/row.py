@@ -30,9 +30,9 @@ ANY = "any"  # the device key that stands for every device without a key of its 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Where a value was said: a file's line, an override, a packaged preset, or an argument."""
+    """Where a value was said: a file's line, an override, a packaged preset, a file on the Hub, or an argument."""
 
-    kind: str  # file | override | preset | argument
+    kind: str  # file | override | preset | hub | argument
     place: str = ""
     line: int | None = None
     column: int | None = None
@@ -42,12 +42,12 @@ class Origin:
         if self.kind == "argument":
             return "argument"
         place = self.place if self.line is None else f"{self.place}:{self.line}"
-        return place if self.kind == "file" else f"{self.kind}: {place}"
+        return place if self.kind in ("file", "hub") else f"{self.kind}: {place}"
 
     @property
     def names_local_code(self) -> bool:
         """Whether a folder or module named here may run: the person running kerncfg wrote it."""
-        return self.kind != "preset"
+        return self.kind not in ("preset", "hub")
 
     @property
     def grants_trust(self) -> bool:

@@ -224,7 +224,8 @@ class Step:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], files: Mapping[str, tuple[File, ...]] = MappingProxyType({})) -> Step:
         """Build a step of the right kind from plain data; `files` are those of each digest."""
-        modes = {Mode(mode): ModePlan.from_dict(found, files) for mode, found in data["modes"].items()}
+        said = {Mode(mode): ModePlan.from_dict(found, files) for mode, found in data["modes"].items()}
+        modes = {mode: said[mode] for mode in Mode if mode in said}  # a file has its keys sorted
         return _KINDS[data["kind"]](
             node=data["node"],
             name=data["name"],

@@ -181,11 +181,12 @@ class _Site:
         self.sample, self._mode = sample, mode
         binding = sample.binding
         self.contest = Contest(
-            partial(self._call, binding.original()),
-            partial(self._call, binding.forward(mode)),
+            partial(self._call, binding.original(), sample),
+            partial(self._call, binding.forward(mode), sample.of_kernel),
             torch.device(sample.device),
             seconds,
         )
+        self.contest.reason = sample.fault
         self._before = binding.calls() if binding.calls else 0
 
     @property
@@ -217,8 +218,8 @@ class _Site:
             **_fields(self.contest.timing()),
         )
 
-    def _call(self, forward: Callable[..., Any]) -> _Call:
-        sample, training = self.sample, self._mode.training
+    def _call(self, forward: Callable[..., Any], sample: Sample) -> _Call:
+        training = self._mode.training
         inputs = (sample.args, dict(sample.kwargs))
         return _Call(forward=forward, module=sample.binding.whole, inputs=inputs, training=training)
 

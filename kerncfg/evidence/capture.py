@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Hashable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from kerncfg.applier.adapters.torch import compiled
 from kerncfg.errors import ApplyError
-from kerncfg.evidence.contents import Opaque, Shell, cloned, contents, copied, one_line, shape_of, tensors_of
+from kerncfg.evidence.contents import FOREIGN, Opaque, Shell, cloned, contents, copied, one_line, shape_of, tensors_of
 from kerncfg.evidence.keeping import undisturbed
+from kerncfg.evidence.listening import Listening, blanked, given, likeness_of, live_rows, moved, padded
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import nn
 
     from kerncfg.applier.apply import Binding, Bindings
@@ -31,7 +36,9 @@ class Sample:
     """One call of one site, standing for every site that is called alike; `paths` names them all.
 
     Inputs are deep copies, tensors detached clones that keep whether a gradient was wanted. `shared` names those that
-    refuse to be copied, and that every run therefore gets as the one before left them.
+    refuse to be copied, and that every run therefore gets as the one before left them. Of attention, `masked` is what a
+    kernel is called with, `live` which rows count, `fault` why a kernel's masks cannot be had, and `padded` the same
+    site where there is padding.
     """
 
     binding: Binding
@@ -39,6 +46,30 @@ class Sample:
     kwargs: Mapping[str, Any]
     paths: tuple[str, ...]
     shared: tuple[str, ...] = ()
+    masked: tuple[tuple[Any, ...], Mapping[str, Any]] | None = None
+    live: torch.Tensor | None = None
+    fault: str | None = None
+    padded: Sample | None = None
+
+    def original(self, whole: nn.Module | None = None) -> Callable[..., Any]:
+        """Return what ran here before, as `Binding.original` does, and with the rows only that count."""
+        found = self.binding.original(whole)
+        return found if self.live is None else blanked(found, self.live)
+
+    def forward(self, mode: Mode) -> Callable[..., Any]:
+        """Return what runs here in a mode, as `Binding.forward` does, and with the rows only that count."""
+        found = self.binding.forward(mode)
+        return found if self.live is None else blanked(found, self.live)
+
+    @property
+    def of_kernel(self) -> Sample:
+        """The sample with what a kernel gets, which for attention are masks of its own kind."""
+        return self if self.masked is None else replace(self, args=self.masked[0], kwargs=self.masked[1])
+
+    def moved(self, number: int) -> Sample:
+        """Return this sample of attention with its tensors moved by up to one eps."""
+        args, kwargs = moved((self.args, dict(self.kwargs)), number)
+        return replace(self, args=args, kwargs=kwargs)
 
     @property
     def device(self) -> str:
@@ -76,30 +107,58 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Captured:
-    """The distinct samples of one run, and the sites that the run did not reach."""
+    """The distinct samples of one run, the sites that the run did not reach, and what else is to be told."""
 
     samples: tuple[Sample, ...]
     unreached: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+    def with_padding(self, other: Captured) -> Captured:
+        """Return the samples with those of a padded run, by the first of their sites."""
+        others = {sample.paths[0]: sample for sample in reversed(other.samples)}
+        return replace(self, samples=tuple(replace(one, padded=others.get(one.paths[0])) for one in self.samples))
 
 
-def capture(bindings: Bindings, inputs: Mapping[str, Any]) -> Captured:
+def capture(bindings: Bindings, inputs: Mapping[str, Any], *, padding: bool = False) -> Captured:
     """Run the model once with its own forwards, in eval mode, and return what its swapped sites got.
 
     Calls of the same kernels and class with the same dtypes, shapes and other arguments are one sample, the
     first of them: a model of many equal layers gives a handful. The run records for autograd without saving
-    activations, unless the model itself asks for them.
+    activations, unless the model itself asks for them. Where attention is swapped, the model runs once more for the
+    masks; with `padding` it does both again with the first sequence padded, if it has none.
     """
-    calls = _Calls()
-    model = bindings.model
-    with undisturbed(model), ExitStack() as hooks, torch.enable_grad():
-        model.eval()
-        hooks.enter_context(originals(bindings))
-        for binding in bindings.sites:
+    sites = [site for site in bindings.sites if site.kind != "attention"]
+    with undisturbed(bindings.model), torch.enable_grad():
+        bindings.model.eval()
+        calls = _calls(bindings, inputs, sites)
+        others = padded(bindings.model, inputs) if padding and calls.listening else None
+        found = calls.captured(bindings)
+        if others is not None:
+            try:
+                again = _calls(bindings, others, ())
+            except ApplyError as error:
+                notes = (*found.notes, f"attention was not tried with padding: {error.message}")
+                return replace(found, notes=notes)
+            found = found.with_padding(again.captured(bindings))
+    return found
 
-            def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], site: Binding = binding) -> None:
-                calls.note(site, args, kwargs)
 
-            hooks.callback(binding.module.register_forward_pre_hook(hook, with_kwargs=True).remove)
+def _calls(bindings: Bindings, inputs: Mapping[str, Any], sites: Sequence[Binding]) -> _Calls:
+    """Return what one run of the model calls these sites with, and its attention."""
+    model, calls = bindings.model, _Calls(bindings)
+
+    def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], site: Binding) -> None:
+        calls.note(site, (args, kwargs))
+
+    def own(*call: Any) -> Any:
+        return listen(*call)
+
+    listen = calls.listening.own(lambda site, call: calls.note(site, call))
+    with ExitStack() as hooks:
+        hooks.enter_context(bindings.watched(own, own=True) if calls.listening else originals(bindings))
+        for binding in sites:
+            told = partial(hook, site=binding)
+            hooks.callback(binding.module.register_forward_pre_hook(told, with_kwargs=True).remove)
         forgetful = Forgetful()
         try:
             with undisturbed(model), forgetful.hooks():
@@ -107,9 +166,27 @@ def capture(bindings: Bindings, inputs: Mapping[str, Any]) -> Captured:
         except ApplyError:
             if not forgetful.asked:
                 raise
-            calls = _Calls()  # a model that differentiates in its own forward needs its activations
+            calls = _Calls(bindings)  # a model that differentiates in its own forward needs its activations
+            listen = calls.listening.own(lambda site, call: calls.note(site, call))
             _run(model, inputs)
-    return calls.captured(bindings)
+    if calls.listening:
+        calls.fault = _masks(bindings, inputs, calls.listening)
+    return calls
+
+
+def _masks(bindings: Bindings, inputs: Mapping[str, Any], listening: Listening) -> str | None:
+    """Run the model with the masks that are made for kernels; return what it raised."""
+    model, fault = bindings.model, None
+    for grad in (False, True):  # a model that differentiates in its own forward cannot run without
+        try:
+            watched = bindings.watched(listening.again(), own=False)
+            with undisturbed(model), watched, torch.set_grad_enabled(grad), _uncompiled(model):
+                model(**cloned(dict(inputs)))
+        except FOREIGN as error:
+            fault = fault or f"the model raised with the masks of its kernel: {one_line(error)}"
+        else:
+            return None
+    return fault
 
 
 def input_contents(args: tuple[Any, ...], kwargs: Mapping[str, Any], *, objects: bool = True) -> dict[str, Any]:
@@ -134,39 +211,60 @@ def originals(bindings: Bindings) -> Iterator[None]:
 
 def _run(model: nn.Module, inputs: Mapping[str, Any]) -> None:
     try:
-        model(**cloned(dict(inputs)))
+        with _uncompiled(model):
+            model(**cloned(dict(inputs)))
     except Exception as error:
         given = ", ".join(inputs) or "nothing"
         message = f"the model's own forward raised {one_line(error)}"
         raise ApplyError(message, hint=f"it was called with {given}; check what its inputs should be") from error
 
 
+def _uncompiled(model: nn.Module) -> AbstractContextManager[Any]:
+    """Let a compiled model run as it is: what looks on would be compiled with it, and use up its recompilations."""
+    return torch.compiler.set_stance("force_eager") if compiled(model) else nullcontext()
+
+
 class _Calls:
     """The first of all calls that are alike, and where the others were made."""
 
-    def __init__(self) -> None:
-        self._found: dict[Hashable, tuple[Binding, tuple[Any, ...], dict[str, Any], tuple[str, ...]]] = {}
+    def __init__(self, bindings: Bindings) -> None:
+        self._found: dict[Hashable, Sample] = {}
         self._paths: dict[Hashable, dict[str, None]] = {}
+        self.listening = Listening(bindings)
+        self.fault: str | None = None
 
-    def note(self, binding: Binding, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def note(self, binding: Binding, call: tuple[tuple[Any, ...], dict[str, Any]]) -> tuple[Hashable, bool]:
+        """Return what tells a call from others that are not alike, and whether it is the first."""
+        args, kwargs = call
         key = _likeness(binding, args, kwargs)
-        if key not in self._found:
+        first = key not in self._found
+        if first:
             named: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
             made, shared = copied(named)
             places = tuple(f"input {place.strip('[.]').replace('].', '.')} ({kind})" for place, kind in shared)
             kept = tuple(made.pop(number) for number in range(len(args)))
-            self._found[key] = (binding, kept, made, places)
+            self._found[key] = Sample(binding=binding, args=kept, kwargs=made, paths=(), shared=places)
         self._paths.setdefault(key, {})[binding.path] = None
+        return key, first
 
     def captured(self, bindings: Bindings) -> Captured:
-        reached = {path for group in self._paths.values() for path in group}
+        reached = {(sample.binding.kind, path) for key, sample in self._found.items() for path in self._paths[key]}
+        sites = ((site.kind, site.path) for site in bindings.sites)
         return Captured(
             samples=tuple(
-                Sample(binding=binding, args=args, kwargs=kwargs, paths=tuple(self._paths[key]), shared=shared)
-                for key, (binding, args, kwargs, shared) in self._found.items()
+                replace(self._sample(key, sample), paths=tuple(self._paths[key])) for key, sample in self._found.items()
             ),
-            unreached=tuple(binding.path for binding in bindings.sites if binding.path not in reached),
+            unreached=tuple(dict.fromkeys(path for kind, path in sites if (kind, path) not in reached)),
         )
+
+    def _sample(self, key: Hashable, sample: Sample) -> Sample:
+        if sample.binding.kind != "attention":
+            return sample
+        own = sample.args, dict(sample.kwargs)
+        masked = self.listening.masks.get(key)
+        if masked is None:
+            return replace(sample, fault=self.fault or "with the masks of its kernel the model does not call it")
+        return replace(sample, masked=given(own, masked), live=live_rows(own, masked))
 
 
 class Forgetful:
@@ -195,6 +293,7 @@ class Forgetful:
 def _likeness(binding: Binding, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
     return (
         binding.name,
+        (binding.kind, likeness_of(binding.module) if binding.kind == "attention" else None),
         tuple(binding.kernels.items()),
         tuple(map(type, binding.modules)),
         tuple((name, tensor.dtype, tensor.shape) for name, tensor in binding.whole.named_parameters()),

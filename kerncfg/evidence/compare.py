@@ -10,7 +10,7 @@ import torch
 from kerncfg.evidence.contents import Opaque, Shell, a_kind, equal
 from kerncfg.evidence.judge import Difference, judge
 
-__all__ = ["Thresholds", "changed", "compare", "opaque", "structure"]
+__all__ = ["Judge", "Thresholds", "changed", "compare", "opaque", "structure"]
 
 Thresholds = Mapping[str, Mapping[str, float]]
 

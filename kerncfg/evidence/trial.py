@@ -101,7 +101,7 @@ def in_float64(
     wide = replace(sample, args=args, kwargs=kwargs)
     given = {place: gradient.double() for place, gradient in upstream.items()}
     with Wide():  # type: ignore[no-untyped-call]
-        forward = sample.binding.original(module)
+        forward = sample.original(module)
         return attempt(forward, module, wide, seed=seed, training=training, upstream=given, grad=grad)
 
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kerncfg.evidence.capture import Sample, capture, input_contents, measured_modes, originals
-from kerncfg.evidence.compare import Thresholds, compare, opaque
+from kerncfg.evidence.compare import Judge, Thresholds, compare, opaque
 from kerncfg.evidence.contents import contents, copied, equal
-from kerncfg.evidence.judge import Difference, judge, relative_error
+from kerncfg.evidence.judge import Difference, judge, judge_rows, relative_error
 from kerncfg.evidence.keeping import described, undisturbed
 from kerncfg.evidence.rows import Check, Row, Verification, Whole
 from kerncfg.evidence.trial import Trial, attempt, in_float64
-from kerncfg.evidence.whole import failed, whole
+from kerncfg.evidence.whole import MOVED, failed, whole
 
 if TYPE_CHECKING:
     from kerncfg.applier.apply import Bindings
@@ -26,6 +26,7 @@ __all__ = ["Verification", "verify"]
 
 # Every kernel runs once for each: what does not depend on chance gives the same bits twice.
 _SEEDS = (20_260_101, 20_260_102)
+_OF = "gradient of "
 
 
 def verify(bindings: Bindings, inputs: Mapping[str, Any], policy: Mapping[str, Any]) -> Verification:
@@ -41,7 +42,7 @@ def verify(bindings: Bindings, inputs: Mapping[str, Any], policy: Mapping[str, A
     if not bindings.sites:
         return Verification(rows=(), model=None, notes=("nothing is swapped, so there is nothing to verify",))
     thresholds: Thresholds = policy["thresholds"]
-    captured = capture(bindings, inputs)
+    captured = capture(bindings, inputs, padding=True)
     modes = measured_modes(bindings)
     findings: dict[tuple[int, Kernel], list[_Finding]] = {}
     with undisturbed(bindings.model, [part for binding in bindings.sites for part in binding.modules]):
@@ -50,8 +51,9 @@ def verify(bindings: Bindings, inputs: Mapping[str, Any], policy: Mapping[str, A
             with originals(bindings):
                 for place, sample in enumerate(captured.samples):
                     if kernel := sample.binding.kernels.get(mode):
-                        findings.setdefault((place, kernel), []).append(_compare(sample, mode, thresholds))
+                        findings.setdefault((place, kernel), []).extend(_compared_all(sample, mode, thresholds))
     notes = [f"{path}: not reached by the run of the model, so not verified" for path in captured.unreached]
+    notes += captured.notes
     for place, kernel in [key for key, found in findings.items() if not any(one.called for one in found)]:
         del findings[place, kernel]
         notes += [
@@ -83,6 +85,15 @@ class _Finding:
     reference: str = "float64"
     fault: str | None = None
     called: bool = True  # where the kernel is only a part of the forward: whether it was run at all
+    padded: bool = False
+
+
+def _compared_all(sample: Sample, mode: Mode, thresholds: Thresholds) -> list[_Finding]:
+    found = [_compare(sample, mode, thresholds)]
+    if sample.padded is not None and not found[0].forward.reasons:
+        found.append(_compare(sample.padded, mode, thresholds))
+        found[1].padded = True
+    return found
 
 
 def _compare(sample: Sample, mode: Mode, thresholds: Thresholds) -> _Finding:
@@ -101,16 +112,19 @@ def _compare(sample: Sample, mode: Mode, thresholds: Thresholds) -> _Finding:
 
 def _compared(sample: Sample, mode: Mode, thresholds: Thresholds) -> _Finding:
     """Run original, kernel and reference for every seed; the first fault ends it."""
-    finding = _Finding(mode=mode)
+    finding = _Finding(mode=mode, fault=sample.fault)
+    if sample.fault:
+        finding.forward = Difference(reasons=(sample.fault,))
+        return finding
     binding, training, grad = sample.binding, mode.training, False
     owns, kernels, truths = [], [], []
     for seed in _SEEDS:
-        own = attempt(binding.original(), binding.whole, sample, seed=seed, training=training, grad=grad)
+        own = attempt(sample.original(), binding.whole, sample, seed=seed, training=training, grad=grad)
         if own.fault and not (training or grad):
             grad = True  # a layer that differentiates in its own forward cannot run without
-            own = attempt(binding.original(), binding.whole, sample, seed=seed, training=training, grad=grad)
+            own = attempt(sample.original(), binding.whole, sample, seed=seed, training=training, grad=grad)
         given: dict[str, Any] = {"seed": seed, "training": training, "grad": grad, "upstream": own.upstream}
-        kernel = attempt(binding.forward(mode), binding.whole, sample, **given)
+        kernel = attempt(sample.forward(mode), binding.whole, sample.of_kernel, **given)
         owns.append(own)
         kernels.append(kernel)
         finding.hazards += [hazard for hazard in _hazards(own, kernel) if hazard not in finding.hazards]
@@ -124,7 +138,11 @@ def _compared(sample: Sample, mode: Mode, thresholds: Thresholds) -> _Finding:
     finding.forward = Difference.merged(part for trio in trios for part in _forwards(sample, *trio, thresholds))
     finding.repeatable = _alike_parts(kernels[0].outputs, kernels[1].outputs)
     if owns[0].gradients and kernels[0].gradients:
-        finding.backward = Difference.merged(part for trio in trios for part in _gradients(*trio, thresholds))
+        parts = [
+            _gradients(*trio, thresholds, _amplified(sample, own, seed, thresholds))
+            for seed, trio, own in zip(_SEEDS, trios, owns, strict=True)
+        ]
+        finding.backward = Difference.merged(part for found in parts for part in found)
         finding.backward_repeatable = _alike_parts(kernels[0].gradients, kernels[1].gradients)
     return finding
 
@@ -227,9 +245,36 @@ def _kept_values(own: Trial) -> list[str]:
     return [place for place, change in own.module.items() if isinstance(change.value, torch.Tensor)]
 
 
-def _gradients(own: Trial, kernel: Trial, truth: Trial | None, thresholds: Thresholds) -> list[Difference]:
+def _amplified(sample: Sample, own: Trial, seed: int, thresholds: Thresholds) -> Judge | None:
+    """Return what judges gradients of attention: what softmax lets through is left over from cancellation.
+
+    So the original with its inputs moved by up to one eps says how far rounding carries, as it does for whole models.
+    """
+    if sample.binding.kind != "attention":
+        return None
+    moved: list[Trial] = []
+
+    def by(what: str, o: torch.Tensor, k: torch.Tensor, r: torch.Tensor | None) -> Difference:
+        found = judge_rows(what, o, k, r, [], thresholds, [o.dtype])
+        if found.passed:
+            return found
+        if not moved:
+            alike: dict[str, Any] = {"seed": seed, "training": True, "upstream": own.upstream}
+            trials = (sample.moved(number) for number in range(MOVED))
+            moved.extend(attempt(one.original(), one.binding.whole, one, **alike) for one in trials)
+        name = what.removeprefix(_OF)
+        others = [gradient for one in moved if (gradient := one.gradients.get(name)) is not None]
+        return judge_rows(what, o, k, r, others, thresholds, [o.dtype])
+
+    return by
+
+
+def _gradients(
+    own: Trial, kernel: Trial, truth: Trial | None, thresholds: Thresholds, by: Judge | None = None
+) -> list[Difference]:
     """Judge each gradient; one that is missing stands for zeros."""
     found = []
+    usual: Judge = by or (lambda what, o, k, r: judge(what, o, k, r, thresholds))
     for name, gradient in own.gradients.items():
         theirs = kernel.gradients.get(name)
         if gradient is None and theirs is None:
@@ -239,13 +284,7 @@ def _gradients(own: Trial, kernel: Trial, truth: Trial | None, thresholds: Thres
         zeros = torch.zeros_like(like)
         exact = truth.gradients.get(name) if truth else None
         found.append(
-            judge(
-                f"gradient of {name}",
-                zeros if gradient is None else gradient,
-                zeros if theirs is None else theirs,
-                exact,
-                thresholds,
-            )
+            usual(f"{_OF}{name}", zeros if gradient is None else gradient, zeros if theirs is None else theirs, exact)
         )
     return found
 
@@ -261,9 +300,11 @@ def _row(sample: Sample, kernel: Kernel, findings: Sequence[_Finding], modes: Se
             passed=measured.passed,
             repeatable=all(finding.backward_repeatable for finding in backwards),
         )
+    served = tuple(dict.fromkeys(finding.mode.value for finding in findings))
+    several = len(served) > 1
     known = [finding.repeatable for finding in findings if finding.repeatable is not None]
     reasons = [
-        f"in {finding.mode}, {reason}" if len(findings) > 1 else reason
+        ", ".join([*([f"in {finding.mode}"] if several else []), *(["with padding"] if finding.padded else []), reason])
         for finding in findings
         for reason in (*finding.forward.reasons, *(finding.backward.reasons if finding.backward else ()))
     ]
@@ -276,7 +317,7 @@ def _row(sample: Sample, kernel: Kernel, findings: Sequence[_Finding], modes: Se
         path=sample.paths[0],
         sites=len(sample.paths),
         kernel=str(kernel.reference),
-        modes=tuple(finding.mode.value for finding in findings),
+        modes=served,
         device=sample.device,
         dtype=sample.dtype,
         shape=sample.shape,

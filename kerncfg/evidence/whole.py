@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,11 +19,13 @@ import torch
 from torch.utils import _pytree as pytree
 
 from kerncfg.applier.bind import Edit, Owner, bind, unbind
+from kerncfg.errors import ApplyError
 from kerncfg.evidence.capture import Forgetful, originals
 from kerncfg.evidence.compare import Thresholds, compare, structure
 from kerncfg.evidence.contents import FOREIGN, cloned, contents, equal, one_line, settled
 from kerncfg.evidence.judge import Difference, judge, judge_rows
 from kerncfg.evidence.keeping import process_kept, undisturbed
+from kerncfg.evidence.listening import nothing_of_padding
 from kerncfg.evidence.rows import Alone, Whole
 from kerncfg.evidence.widen import Wide, own_copy, widened
 
@@ -34,12 +36,12 @@ if TYPE_CHECKING:
     from kerncfg.documents.plan import Kernel
     from kerncfg.documents.target import Mode
 
-__all__ = ["failed", "whole"]
+__all__ = ["MOVED", "failed", "whole"]
 
 _SEED = 20_260_101
 # Runs with roundings moved. One run's error may be small by luck, in a single number by a factor of 8 once in 13
 # times; that of all five is in one of 300,000.
-_MOVED = 4
+MOVED = 4
 _RANDOM = "none, the model draws random numbers: its output is shown and not judged"
 
 _MEASURES = ("max_abs", "max_rel", "identical", "within")
@@ -68,6 +70,10 @@ def whole(bindings: Bindings, inputs: Mapping[str, Any], modes: Sequence[Mode], 
 def failed(mode: Mode, reason: str) -> Whole:
     """Return the row of a model that could not be compared."""
     return _row(mode, Difference(reasons=(reason,)), reference="none", passed=False)
+
+
+class _TogetherOnly(Exception):
+    """The attention of a row cannot be used without that of another."""
 
 
 class _Comparison:
@@ -108,12 +114,12 @@ class _Comparison:
         }
         if self._own is None:
             return row
-        found = [
-            (name, kernel, *self._compared(partial(self._only, name, kernel)))
-            for name, kernel in (kernels if len(kernels) > 1 else ())
-        ]
+        found = []
+        for name, kernel in kernels if len(kernels) > 1 else ():
+            with suppress(_TogetherOnly):  # parts that share their masks: what one has, the other has too
+                found.append((name, kernel, *self._compared(partial(self._only, name, kernel))))
         alone = [_alone(name, kernel, one, passed) for name, kernel, one, passed in found]
-        if not found:
+        if len(kernels) == 1:
             measures = {name: getattr(row, name) for name in (*_MEASURES, "passed", "reason")}
             alone = [Alone(name=name, kernel=str(kernel.reference), **measures) for name, kernel in kernels]
         alone.sort(key=lambda one: -_size(one.max_rel))
@@ -125,6 +131,8 @@ class _Comparison:
         draws = self._reference[0] is _RANDOM
         try:
             kernel = self._run(around)
+        except _TogetherOnly:
+            raise
         except FOREIGN as error:  # foreign code again
             return Difference(reasons=(f"raised {one_line(error)}",)), False
         if unlike := structure(own, kernel):
@@ -134,7 +142,7 @@ class _Comparison:
             return found, found.max_abs is None or math.isfinite(found.max_abs)
         found = self._judged(own, kernel, truth, self._others)
         if not found.passed and not self._others:
-            self._others = [self._run(partial(self._moved, number)) for number in range(_MOVED)]
+            self._others = [self._run(partial(self._moved, number)) for number in range(MOVED)]
             found = self._judged(own, kernel, truth, self._others)
         return found, found.passed
 
@@ -178,16 +186,28 @@ class _Comparison:
                     process.seed(_SEED)
                     result = model(**cloned(dict(self._inputs)))
                     self._draws = bool(process.draws())
-                return settled(contents(result, "output"))
+                return self._settled(result)
         finally:
             self._again()
+
+    def _settled(self, result: Any) -> Parts:
+        parts = settled(contents(result, "output"))
+        attending = any(site.kind == "attention" for site in self._bindings.sites)
+        return nothing_of_padding(parts, self._inputs) if attending else parts
 
     def _only(self, name: str, kernel: Kernel) -> ExitStack:
         """Let every site run its own forward, but for those of one row that run one kernel."""
         stack, owner, mode = ExitStack(), Owner.of("evidence"), self._mode
-        stack.enter_context(originals(self._bindings))
-        for site in self._bindings.sites:
-            if (site.name, site.kernels.get(mode)) == (name, kernel):
+        mine = [site for site in self._bindings.sites if (site.name, site.kernels.get(mode)) == (name, kernel)]
+        attending = {id(site.module) for site in mine if site.kind == "attention"}
+        try:
+            stack.enter_context(
+                self._bindings.originals(lambda one: any(id(place.module) in attending for place in one.part.places))
+            )
+        except ApplyError as error:
+            raise _TogetherOnly(error.message) from error
+        for site in mine:
+            if site.kind != "attention":
                 for module, forward in site.runs(mode):
                     edit = Edit(owner, (forward, forward), (kernel, kernel))
                     bind(module, edit)
@@ -225,7 +245,7 @@ class _Comparison:
                 given = widened(dict(self._inputs))
                 process.seed(_SEED)
                 with Wide():  # type: ignore[no-untyped-call]
-                    return "float64", settled(contents(copy(**given), "output"))
+                    return "float64", self._settled(copy(**given))
         except FOREIGN as error:
             if forgetful.asked:  # it differentiates in its own forward
                 return self._truth(nullcontext())

@@ -26,6 +26,8 @@ def colours(outcomes: Iterable[Outcome]) -> Colours:
         rows = outcome.report.rows if outcome.report else ()
         found |= dict.fromkeys(row.kernel for row in rows if row.kernel)
         found |= dict.fromkeys(kernel for row in rows for kernel in row.modes.values())
+        verified = outcome.verification.rows if outcome.verification else ()
+        found |= dict.fromkeys(row.kernel for row in verified)  # one that gave way is at no site any more
     found.pop(ORIGINAL, None)
     return {kernel: f"k{place % _COUNT}" for place, kernel in enumerate(found)}
 

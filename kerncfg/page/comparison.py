@@ -11,11 +11,13 @@ from kerncfg.errors import ConfigError, KerncfgError
 from kerncfg.outcome import Outcome, folders, read
 
 if TYPE_CHECKING:
-    from kerncfg.evidence.rows import Timing
+    from kerncfg.evidence.rows import Spoken, Timing
 
-__all__ = ["SCHEMA", "Compared", "Comparison", "Job", "Speed", "compared", "gather"]
+__all__ = ["SCHEMA", "Compared", "Comparison", "Job", "Rate", "Speed", "compared", "gather"]
 
 SCHEMA = 1
+
+_SPOKEN = ("prefill", "decode")  # what is measured of a language model besides
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +33,23 @@ class Speed:
     def of(cls, timing: Timing) -> Speed:
         """Take it from a timing."""
         return cls(speedup=timing.speedup, spread=timing.spread, verdict=timing.verdict, reason=timing.reason)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate(Speed):
+    """The same, with the tokens in a second of the original and of the kernels."""
+
+    original_tokens_s: float | None
+    kernel_tokens_s: float | None
+
+    @classmethod
+    def of_spoken(cls, spoken: Spoken) -> Rate:
+        """Take it from what a language model read or wrote."""
+        return cls(
+            **asdict(Speed.of(spoken)),
+            original_tokens_s=spoken.original_tokens_s,
+            kernel_tokens_s=spoken.kernel_tokens_s,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +71,8 @@ class Compared:
 class Job:
     """One run: what sets it apart, how it ended, and what it measured.
 
-    `differs` are its overrides that not every run has. `model` is the speed of the whole model by mode.
+    `differs` are its overrides that not every run has. `removed` is what was taken off the model for failing. `model`
+    is the speed of the whole model by mode, `generation` that of a language model's `prefill` and `decode`.
     """
 
     folder: str
@@ -65,7 +85,9 @@ class Job:
     target: str | None
     counts: Mapping[str, int] | None
     failed: tuple[str, ...]
+    removed: tuple[str, ...]
     model: Mapping[str, Speed]
+    generation: Mapping[str, Rate]
     kernels: tuple[Compared, ...]
 
     def to_dict(self) -> dict[str, Any]:
@@ -92,8 +114,9 @@ class Comparison:
         return {"schema": SCHEMA, "passed": self.passed, "shared": list(self.shared), "jobs": jobs}
 
     def __str__(self) -> str:
-        heads = ("run", "overrides", "swapped", "passed", "model", "training", "kernels", "folder")
-        lines = [heads, *map(_line, self.jobs)]
+        spoken = [name for name in _SPOKEN if any(name in job.generation for job in self.jobs)]
+        heads = ("run", "overrides", "swapped", "passed", "model", "training", *spoken, "kernels", "folder")
+        lines = [heads, *(_line(job, spoken) for job in self.jobs)]
         widths = [max(len(line[place]) for line in lines) for place in range(len(heads))]
         body = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
         shared = [f"all runs: {' '.join(self.shared)}"] if self.shared else []
@@ -142,8 +165,9 @@ def _read(folder: Path) -> Outcome:
 
 
 def _job(outcome: Outcome, number: int, everywhere: frozenset[str]) -> Job:
-    plan, report = outcome.plan, outcome.report
-    model = outcome.measurement.model if outcome.measurement else None
+    plan, report, found = outcome.plan, outcome.report, outcome.verification
+    measured = outcome.measurement
+    model, generation = (measured.model, measured.generation) if measured else (None, None)
     speeds = {model.mode: Speed.of(model)} if model else {}
     if model and model.training:
         speeds["training"] = Speed.of(model.training)
@@ -158,7 +182,9 @@ def _job(outcome: Outcome, number: int, everywhere: frozenset[str]) -> Job:
         target=plan.target.device if plan else None,
         counts=report.counts if report else None,
         failed=tuple(_failed(outcome)),
+        removed=tuple(f"{name} ({kernel})" for name, kernel, _ in found.removed) if found else (),
         model=speeds,
+        generation={name: Rate.of_spoken(getattr(generation, name)) for name in _SPOKEN} if generation else {},
         kernels=tuple(_kernels(outcome)),
     )
 
@@ -204,20 +230,25 @@ def _ratio(speed: Speed) -> float:
     return speed.speedup or 0.0
 
 
-def _line(job: Job) -> tuple[str, ...]:
+def _line(job: Job, spoken: Sequence[str]) -> tuple[str, ...]:
     swapped = str(job.counts["swapped"]) if job.counts else "-"
     first = next((speed for mode, speed in job.model.items() if mode != "training"), None)
     words = " ".join(job.differs) or "-"
     kernels = ", ".join(dict.fromkeys(each.kernel for each in job.kernels)) or "-"
     passed = "ERROR" if job.error else "yes" if job.passed else "NO"
-    return str(job.number), words, swapped, passed, _said(first), _said(job.model.get("training")), kernels, job.folder
+    rates = [_said(job.generation.get(name)) for name in spoken]
+    speeds = (_said(first), _said(job.model.get("training")), *rates)
+    return (str(job.number), words, swapped, passed, *speeds, kernels, job.folder)
 
 
 def _said(speed: Speed | None) -> str:
+    """Return a speed in two words, with the tokens in a second where there are some."""
     if speed is None or speed.speedup is None:
         return "-"
-    return f"{speed.speedup:.2f} {'same' if speed.verdict == 'none' else speed.verdict}"
+    tokens = f", {speed.kernel_tokens_s:,.0f}/s" if isinstance(speed, Rate) and speed.kernel_tokens_s else ""
+    return f"{speed.speedup:.2f} {'same' if speed.verdict == 'none' else speed.verdict}{tokens}"
 
 
 def _whys(job: Job) -> Iterable[str]:
-    return [f"{job.error['error']}: {job.error['message']}"] if job.error else job.failed
+    removed = [f"taken off: {name}" for name in job.removed]
+    return [f"{job.error['error']}: {job.error['message']}"] if job.error else [*job.failed, *removed]

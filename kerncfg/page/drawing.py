@@ -41,6 +41,10 @@ def _rows(found: Measurement) -> Iterator[tuple[str, str, Timing]]:
         yield "model", found.model.mode, found.model
     if found.model and found.model.training and found.model.training.speedup is not None:
         yield "model", "training", found.model.training
+    if found.generation:
+        for name, one in (("prefill", found.generation.prefill), ("decode", found.generation.decode)):
+            if one.speedup is not None:
+                yield "model", f"{name}, {one.kernel_tokens_s:,.0f} tokens/s", one
     for row in found.rows:
         if row.speedup is not None:
             yield row.name, f"{row.mode}, {row.shape} {row.dtype}", row

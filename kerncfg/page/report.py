@@ -6,17 +6,22 @@ import shlex
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kerncfg.compiler.reading import Place, parse
 from kerncfg.documents import table as words
-from kerncfg.errors import SourceError
+from kerncfg.errors import ContractError, SourceError
 from kerncfg.outcome import STAGES, Outcome, read
 from kerncfg.page.colours import Colours, colours
-from kerncfg.page.evidence import speed, speedup, verdict, verification
+from kerncfg.page.evidence import verification
+from kerncfg.page.figures import noted, verdict
 from kerncfg.page.markup import NONE, Child, Markup, document, element
 from kerncfg.page.reasons import reasons
+from kerncfg.page.speed import rates, speed, speedup
 from kerncfg.page.tree import tree
+
+if TYPE_CHECKING:
+    from kerncfg.documents.plan import Plan
 
 __all__ = ["page", "report", "write"]
 
@@ -48,14 +53,16 @@ def page(outcome: Outcome) -> Markup:
     """Return the page of a run, as far as the run came."""
     known, config = colours([outcome]), _config(outcome)
     title = _title(outcome, config[1])
-    failed = (
-        frozenset(row.kernel for row in outcome.verification.rows if not row.passed) if outcome.verification else ()
+    verified = outcome.verification.rows if outcome.verification else ()
+    failed = frozenset((row.name, row.kernel) for row in verified if not row.passed)
+    functions = (
+        frozenset(row.name for row in outcome.report.rows if row.kind == "function") if outcome.report else frozenset()
     )
     sections = [
         tree(outcome.report, known) if outcome.report and outcome.report.rows else None,
-        verification(outcome.verification, _swapped(outcome), known) if outcome.verification else None,
-        speed(outcome.measurement, frozenset(failed), known) if outcome.measurement else None,
-        reasons(outcome.plan, outcome.report, known),
+        verification(outcome.verification, _swapped(outcome), known, functions) if outcome.verification else None,
+        speed(outcome.measurement, failed, known, functions) if outcome.measurement else None,
+        reasons(_as_run(outcome), outcome.report, known),
         _notes(outcome),
         _again(outcome, config[0]),
     ]
@@ -78,9 +85,22 @@ _PARTS = (
 )
 
 
-def _swapped(outcome: Outcome) -> Mapping[str, int]:
+def _as_run(outcome: Outcome) -> Plan | None:
+    """Return the plan without what had to give way, which is passed over with the reason."""
+    plan, found = outcome.plan, outcome.verification
+    if plan is None or found is None or not found.removed:
+        return plan
+    from kerncfg.evidence.gate import without  # loads torch, which no other page needs
+
+    try:
+        return without(plan, {(name, kernel): reason for name, kernel, reason in found.removed})
+    except ContractError:
+        return plan  # the run ended there, and says so
+
+
+def _swapped(outcome: Outcome) -> Mapping[tuple[str, str], int]:
     rows = outcome.report.rows if outcome.report else ()
-    return Counter(row.kernel for row in rows if row.status == "swapped" and row.kernel)
+    return Counter((row.name, row.kernel) for row in rows if row.status == "swapped" and row.kernel)
 
 
 def _config(outcome: Outcome) -> tuple[str | None, Mapping[str, Any]]:
@@ -164,7 +184,9 @@ def _same_card(outcome: Outcome) -> Markup | None:
         return _card("Same result", NONE, "nothing is swapped")
     passed = sum(row.passed for row in found.rows)
     model = ["the model's output ", verdict(found.model.passed)] if found.model else None
-    return _card("Same result", [element("b", f"{passed} of {len(found.rows)}"), " passed"], model)
+    count = len(found.removed)
+    gone = element("span", f"{count} kernel{'' if count == 1 else 's'} taken off", class_="bad") if count else None
+    return _card("Same result", [element("b", f"{passed} of {len(found.rows)}"), " passed"], model, gone)
 
 
 def _speed_card(outcome: Outcome) -> Markup | None:
@@ -176,7 +198,8 @@ def _speed_card(outcome: Outcome) -> Markup | None:
     training = found.model.training
     spread = None if found.model.spread is None else f"{found.model.mode}, spread {found.model.spread:.2f}"
     also = ["training ", speedup(training)] if training else None
-    return _card("Speed of the model", speedup(found.model), found.model.reason or spread, also)
+    spoken = [[f"{name} ", speedup(one)] for name, one in rates(found.generation)] if found.generation else []
+    return _card("Speed of the model", speedup(found.model), found.model.reason or spread, also, *spoken)
 
 
 def _plan_card(outcome: Outcome) -> Markup | None:
@@ -200,9 +223,8 @@ def _notes(outcome: Outcome) -> Markup | None:
     notes += [f"nothing swapped: {row}: {why}" for row, why in (outcome.report.idle if outcome.report else {}).items()]
     if not notes:
         return None
-    items = [element("li", note) for note in notes]
     head = element("h2", "Notes", id="notes-title")
-    return element("section", head, element("ul", items, class_="notes"), id="notes", aria_labelledby="notes-title")
+    return element("section", head, noted(notes), id="notes", aria_labelledby="notes-title")
 
 
 def _again(outcome: Outcome, config: str | None) -> Markup:
@@ -232,9 +254,9 @@ def _environment(outcome: Outcome) -> list[tuple[str, str]]:
         ("system", found.system + (f", {found.processors} processors" if found.processors else "")),
         (
             "versions",
-            ", ".join([f"Python {found.python}", *(f"{name} {said}" for name, said in found.packages.items())]),
+            ", ".join([f"Python {found.python}", *(f"{name} {said}" for name, said in sorted(found.packages.items()))]),
         ),
-        ("variables", " ".join(f"{name}={value}" for name, value in found.variables.items())),
+        ("variables", " ".join(f"{name}={value}" for name, value in sorted(found.variables.items()))),
     ]
 
 

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 from kerncfg.page.charts import Scale, Strip, chart, dot, line, ratio_scale, spread_of
 from kerncfg.page.colours import Colours, colours, swatch
-from kerncfg.page.comparison import compared, gather
+from kerncfg.page.comparison import Rate, compared, gather
 from kerncfg.page.markup import NONE, TIMES, Child, Markup, document, element, table
 from kerncfg.page.report import write
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kerncfg.page.comparison import Compared, Comparison, Job, Speed
 
 __all__ = ["compare", "page"]
@@ -47,7 +49,15 @@ def page(found: Comparison) -> Markup:
     return document(
         f"{title} - kerncfg",
         element("header", element("p", "kerncfg compare", class_="kicker"), element("h1", title, " ", badge), shared),
-        element("main", _runs(found, known), _models(found), _kernels(found, known), _faults(found), id="content"),
+        element(
+            "main",
+            _runs(found, known),
+            _models(found),
+            _spoken(found),
+            _kernels(found, known),
+            _faults(found),
+            id="content",
+        ),
         element("footer", element("p", "Made by kerncfg. This page holds everything it shows and asks no network.")),
     )
 
@@ -62,13 +72,15 @@ def _words(job: Job) -> str:
 
 
 def _runs(found: Comparison, known: Colours) -> Markup:
-    heads = ("run", "result", "model", "training", "swapped", "overrides", "kernels", "folder")
+    spoken = list(dict.fromkeys(name for job in found.jobs for name in job.generation))
+    heads = ("run", "result", "model", "training", *spoken, "swapped", "overrides", "kernels", "folder")
     rows = [
         (
             str(job.number),
             _result(job),
             _speed(next((speed for mode, speed in job.model.items() if mode != "training"), None)),
             _speed(job.model.get("training")),
+            *(_speed(job.generation.get(name)) for name in spoken),
             f"{job.counts['swapped']} of {sum(job.counts.values())}" if job.counts else NONE,
             element("code", _words(job), class_="wrap"),
             [element("div", swatch(kernel, known), kernel) for kernel in dict.fromkeys(k.kernel for k in job.kernels)],
@@ -88,7 +100,9 @@ def _speed(speed: Speed | None) -> Child:
     if speed is None or speed.speedup is None:
         return NONE
     word = _WORDS.get(speed.verdict or "", "same")
-    return [element("b", f"{speed.speedup:.2f}{TIMES}"), " ", element("span", word, class_=word)]
+    rate = speed.kernel_tokens_s if isinstance(speed, Rate) else None
+    tokens = element("span", f", {rate:,.0f} tokens/s", class_="dim") if rate else None
+    return [element("b", f"{speed.speedup:.2f}{TIMES}"), " ", element("span", word, class_=word), tokens]
 
 
 def _scale(speeds: list[Speed]) -> Scale:
@@ -108,6 +122,18 @@ def _strip(name: Child, speed: Speed, scale: Scale) -> Strip:
 def _models(found: Comparison) -> Markup | None:
     """Plot the whole model of each run on one scale."""
     said = [(job, mode, speed) for job in found.jobs for mode, speed in job.model.items()]
+    figure = _plotted(said, "Speed of the whole model")
+    return _section("models", "How fast is the model?", figure) if figure else None
+
+
+def _spoken(found: Comparison) -> Markup | None:
+    """Plot what each run reads and writes in a second, as far as it is of a language model."""
+    said = [(job, name, rate) for job in found.jobs for name, rate in job.generation.items()]
+    figure = _plotted(sorted(said, key=lambda one: one[1], reverse=True), "Tokens in a second")
+    return _section("tokens", "How many tokens in a second?", figure) if figure else None
+
+
+def _plotted(said: Sequence[tuple[Job, str, Speed]], what: str) -> Markup | None:
     if not said:
         return None
     scale = _scale([speed for *_, speed in said])
@@ -119,8 +145,7 @@ def _models(found: Comparison) -> Markup | None:
         )
         for job, mode, speed in said
     ]
-    shown = chart(strips, scale, label="Speed of the whole model", middle=1.0)
-    return _section("models", "How fast is the model?", element("figure", element("figcaption", _LEGEND), shown))
+    return element("figure", element("figcaption", _LEGEND), chart(strips, scale, label=what, middle=1.0))
 
 
 def _kernels(found: Comparison, known: Colours) -> Markup | None:
@@ -149,10 +174,15 @@ def _about(job: Job, each: Compared, mode: str, known: Colours) -> list[Child]:
     ]
 
 
+def _whys(job: Job) -> list[str]:
+    removed = [f"{name} was taken off the model" for name in job.removed]
+    return [f"{job.error['error']}: {job.error['message']}"] if job.error else [*job.failed, *removed]
+
+
 def _faults(found: Comparison) -> Markup | None:
     items = [
         element("li", element("b", f"Run {job.number}"), " ", element("code", _words(job)), ": ", why)
         for job in found.jobs
-        for why in ([f"{job.error['error']}: {job.error['message']}"] if job.error else job.failed)
+        for why in _whys(job)
     ]
     return _section("faults", "What failed", element("ul", items, class_="faults")) if items else None

@@ -10,7 +10,6 @@ import importlib
 import importlib.metadata
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,13 +17,14 @@ from kerncfg.compiler.policy import moved, trusted
 from kerncfg.documents.config import Trust
 from kerncfg.documents.lock import Lock, Pin
 from kerncfg.errors import SourceError, TrustError
+from kerncfg.together import together
 
 if TYPE_CHECKING:
     from kerncfg.documents.config import KernelRef
     from kerncfg.documents.plan import Kernel
     from kerncfg.documents.target import Target
 
-__all__ = ["SOURCES", "KernelCode", "Question", "Source", "fetch", "load", "pin", "reload", "untrusted"]
+__all__ = ["SOURCES", "KernelCode", "Question", "Source", "consent", "fetch", "load", "pin", "reload", "untrusted"]
 
 _AT_ONCE = 8  # places that are asked at the same time
 
@@ -98,8 +98,7 @@ def pin(
     pins: dict[KernelRef, Pin | None] = {}
     asked = [ref.everything for ref in references if not ref.framework]
     while new := [ref for ref in dict.fromkeys(asked) if ref not in pins]:
-        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="kerncfg-pin") as pool:
-            pins |= zip(new, pool.map(one, new), strict=True)
+        pins |= zip(new, together(one, new, most=_AT_ONCE), strict=True)
         builds = [build for ref in new if (found := pins[ref]) for build in found.builds]
         needed = [dependency for build in builds for dependency in build.dependencies]
         asked = [ref for ref in needed if trusted(ref, question.trust) is None]
@@ -118,7 +117,7 @@ def load(
     """
     for needed in kernel.with_dependencies():
         if reason := untrusted(needed, trust):
-            raise TrustError(f"{needed.reference}: {reason}")
+            raise TrustError(f"{needed.reference}: {reason}", hint=consent(needed, trust))
     return reload(kernel, sources=sources, made=made)
 
 
@@ -126,6 +125,15 @@ def untrusted(kernel: Kernel, trust: Trust) -> str | None:
     """Return why a kernel may not run: nobody consented to its publisher, or to the one that a redirect led to."""
     reason = trusted(kernel.reference, trust)
     return reason or (moved(kernel.reference, kernel.repository, trust) if kernel.repository else None)
+
+
+def consent(kernel: Kernel, trust: Trust) -> str:
+    """Return how whoever takes a plan from a file says that a kernel may run, which the file cannot say."""
+    ref = kernel.reference
+    name = ref.location if ref.scheme == "hub" else ref.place
+    if kernel.repository and trusted(ref, trust) is None:
+        name = kernel.repository
+    return f"for a plan from a file say --trust {name}, in Python load_plan(…, trust=[{name!r}])"
 
 
 def fetch(
@@ -154,9 +162,7 @@ def fetch(
             failed[_build(kernel)] = error.message
 
     lacking = [kernel for kernel in builds.values() if not (absent and _has(kernel, sources, made))]
-    if lacking:
-        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="kerncfg-fetch") as pool:
-            list(pool.map(bring, lacking))
+    together(bring, lacking, most=_AT_ONCE)
     needs = ((kernel, map(_build, kernel.with_dependencies())) for kernel in wanted)
     reasons = {kernel: next((failed[build] for build in each if build in failed), None) for kernel, each in needs}
     return {kernel: reason for kernel, reason in reasons.items() if reason is not None}
@@ -218,7 +224,7 @@ def _made(scheme: str, sources: Mapping[str, str]) -> Source:
         points = importlib.metadata.entry_points(group="kerncfg.sources", name=scheme)
         place = next((point.value for point in points), None)
     if place is None:
-        raise _NoSource(f"no source for {scheme!r} kernels is installed")
+        raise _NoSource(f"no source for {scheme!r} kernels is installed, needed an entry point in kerncfg.sources")
     module, _, name = place.partition(":")
     try:
         source: Source = getattr(importlib.import_module(module), name)()

@@ -6,13 +6,16 @@ huggingface_hub reads the same variables once, when it is imported; a program th
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import SplitResult, urlsplit, urlunsplit
 
-__all__ = ["Settings", "local_kernels"]
+from kerncfg.errors import SourceError
+
+__all__ = ["Settings", "local_kernels", "parts"]
 
 _HUB = "https://huggingface.co"
 _TRUE = {"1", "ON", "YES", "TRUE"}  # what huggingface_hub takes for true
@@ -35,25 +38,76 @@ class Settings:
         home = _folder(said.get("HF_HOME") or default)
         cache = said.get("KERNELS_CACHE") or said.get("HF_HUB_CACHE") or said.get("HUGGINGFACE_HUB_CACHE")
         return cls(
-            endpoint=(said.get("HF_ENDPOINT") or _HUB).rstrip("/"),
+            endpoint=said.get("HF_ENDPOINT", _HUB).strip().rstrip("/"),
             cache=_folder(cache or home / "hub").absolute(),
             token=_token(said, home),
             offline=_is_true(said, "HF_HUB_OFFLINE") or _is_true(said, "TRANSFORMERS_OFFLINE"),
         )
 
     @property
+    def fault(self) -> str | None:
+        """What is wrong with the Hub's address; of the address itself nothing is told, for it may hold secrets."""
+        what = _wrong(self.endpoint)
+        return f"HF_ENDPOINT {what}, needed an address such as {_HUB}" if what else None
+
+    @property
     def shown(self) -> str:
-        """The Hub's address without the user and password that may stand in it."""
+        """The Hub's address without the user and password that may stand in it; nothing of one that is none."""
+        if self.fault:
+            return "HF_ENDPOINT"
         parts = urlsplit(self.endpoint)
         return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
+    @property
+    def sent(self) -> str:
+        """What goes to the Hub to say who asks, in words."""
+        if "@" in self.endpoint:  # httpx sends these in the token's place
+            return "with the user and password of HF_ENDPOINT"
+        return "with the token that was sent" if self.token else "and no token was sent: set HF_TOKEN"
+
+    def check(self) -> None:
+        """Refuse an address at which no Hub can be.
+
+        Raises:
+            SourceError: `HF_ENDPOINT` is empty or no address of a place on the web.
+        """
+        if self.fault:
+            raise SourceError(self.fault, hint="mend HF_ENDPOINT, or unset it for the Hub itself")
+
     def folder(self, repository: str) -> Path:
-        """Return the folder of a kernel repository in the cache."""
-        return self.cache / f"kernels--{repository.replace('/', '--')}"
+        """Return the folder of a repository in the cache."""
+        return self.cache / "--".join(parts(repository)).replace("/", "--")
 
     def snapshot(self, repository: str, commit: str) -> Path:
-        """Return the folder of one commit of a kernel repository in the cache."""
+        """Return the folder of one commit of a repository in the cache."""
         return self.folder(repository) / "snapshots" / commit
+
+
+def _wrong(address: str) -> str | None:
+    if not address:
+        return "is empty"
+    found = _split(address)
+    if found is None or not re.fullmatch(r"[!-~]+", address) or "@" in found.path:
+        return "is no web address"
+    if found.scheme not in ("http", "https"):
+        return "begins with neither http:// nor https://"
+    if re.search("[?#]", address):
+        return "goes on after a '?' or '#'"
+    return None if found.hostname else "names no machine"
+
+
+def _split(address: str) -> SplitResult | None:
+    try:
+        found = urlsplit(address)
+        return found if found.port != 0 else None
+    except ValueError:  # brackets or a port that are none
+        return None
+
+
+def parts(repository: str) -> tuple[str, str]:
+    """Return what a repository holds and its name: `org/repo` has kernels, `datasets/org/repo` says what it has."""
+    kind, _, name = repository.partition("/")
+    return (kind, name) if "/" in name else ("kernels", repository)
 
 
 def local_kernels(environment: Mapping[str, str] | None = None) -> dict[str, str]:

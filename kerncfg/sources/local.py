@@ -42,7 +42,7 @@ class ModuleSource:
         """Find the module on the search path and take the digest of its source; nothing is imported."""
         spec = _find(_module_name(ref))
         if spec is None or spec.origin is None:
-            return Pin(ref=ref, reason=f"no module {_module_name(ref)} on the search path")
+            return Pin(ref=ref, reason=f"no module {_module_name(ref)} on the search path, needed for the kernel")
         if ref.name and (reason := missing(ref.name, Path(spec.origin))):
             return Pin(ref=ref, reason=reason)
         return Pin.of(ref, Build(variant=None, digest=_module_digest(spec)))
@@ -52,7 +52,7 @@ class ModuleSource:
         name = _module_name(kernel.reference)
         spec = _find(name)
         if spec is None or spec.origin is None:
-            message = f"{kernel.reference}: no module {name} on the search path"
+            message = f"{kernel.reference}: no module {name} on the search path, needed for the kernel"
             raise SourceError(message, hint="install the package")
         digest = _module_digest(spec)
         _check(kernel, digest)
@@ -160,7 +160,7 @@ def _nothing_in(root: Path) -> str:
     if root.is_file():
         return f"{root} is a file; name its folder, {root.parent}"
     if not root.is_dir():
-        return f"no folder {root}"
+        return f"no folder {root}, needed a kernel in the layout of the Hub"
     places = f"{root}/VARIANT, {root}/build/VARIANT and {root / '__init__.py'}"
     inside = root / "build" if (root / "build").is_dir() else root
     folders = ", ".join(sorted(folder.name for folder in inside.iterdir() if folder.is_dir())[:5])

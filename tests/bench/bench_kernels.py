@@ -1,28 +1,30 @@
 """The bundled kernels against what they replace: `python tests/bench/bench_kernels.py [--quick] [--compile] [NAME…]`.
 
 On the CPU: the median time of interleaved runs, and its ratio to eager; with `--compile` also that to torch.compile,
-which needs a C++ compiler there. With a CUDA device always the ratio to torch.compile, and the bytes that the formula
-needs (not those that were moved) as GB/s. Names choose among the kernels.
+which needs a C++ compiler there. With a CUDA device always the ratio to torch.compile. GB/s are of the bytes that the
+formula needs, not of those that were moved; the head has those of a plain copy on the CPU beside the processor's name.
+Names choose among the kernels. Liger's need Triton, and so a GPU.
 """
 
 from __future__ import annotations
 
+import platform
 import statistics
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from transformers.activations import ACT2FN
 from transformers.loss import loss_utils
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm as GemmaOriginal
-from transformers.models.llama.modeling_llama import LlamaRMSNorm
+from transformers.models.llama.modeling_llama import LlamaRMSNorm, apply_rotary_pos_emb
 
 sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 
 from kerncfg.kernels.geglu import gelu_and_mul
-from kerncfg.kernels.layers import ForCausalLMLoss, GemmaRMSNorm, LayerNorm, RMSNorm
+from kerncfg.kernels.layers import ForCausalLMLoss, GemmaRMSNorm, LayerNorm, RMSNorm, RotaryPosEmb
 from kerncfg.kernels.swiglu import silu_and_mul
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 
 CPU_SHAPES = [(64, 32), (4, 64, 512), (2, 512, 1024), (8, 512, 1024)]
 CPU_LOGITS = [(1, 64, 1024), (2, 128, 32000)]
+CPU_HEADS = [(1, 4, 1, 64), (2, 4, 64, 64), (2, 8, 512, 64)]
+GPU_HEADS = [(1, 32, 1, 128), (4, 32, 2048, 128)]
 GPU_LOGITS = [(1, 64, 1024), (4, 2048, 32000), (2, 4096, 151936)]
 GPU_SHAPES = [(64, 32), (32 * 4096, 128), (1, 4096), (4, 2048, 4096), (8, 4096, 8192), (64, 40000)]
 
@@ -108,6 +112,19 @@ def loss_case(shape: tuple[int, ...], device: str, dtype: torch.dtype) -> Case:
     return Case("ForCausalLMLoss", providers, inputs, {"inference": 1, "training": 3})
 
 
+def rotary_case(shape: tuple[int, ...], device: str, dtype: torch.dtype) -> Case:
+    """The embedding of as many key heads as query heads."""
+    forward: Callable[..., Any] = RotaryPosEmb.forward
+    original: Callable[..., Any] = apply_rotary_pos_emb
+    cos, sin = (torch.randn(shape[0], *shape[2:], device=device, dtype=dtype) for _ in range(2))
+    providers = {
+        "eager": lambda q, k: original(q, k, cos, sin),
+        "kerncfg": lambda q, k: forward(None, q, k, cos, sin),
+    }
+    inputs = [torch.randn(shape, device=device, dtype=dtype) for _ in range(2)]
+    return Case("RotaryPosEmb", providers, inputs, {"inference": 4, "training": 8})
+
+
 CASES = {
     "RMSNorm": rms_norm_case,
     "SwiGLU": swiglu_case,
@@ -115,6 +132,7 @@ CASES = {
     "GeGLU": geglu_case,
     "LayerNorm": layer_norm_case,
     "ForCausalLMLoss": loss_case,
+    "RotaryPosEmb": rotary_case,
 }
 
 
@@ -122,6 +140,8 @@ def shapes(name: str, device: str) -> list[tuple[int, ...]]:
     """Give the shapes a kernel is measured at."""
     if name == "ForCausalLMLoss":
         return [*(CPU_LOGITS if device == "cpu" else GPU_LOGITS)]
+    if name == "RotaryPosEmb":
+        return [*(CPU_HEADS if device == "cpu" else GPU_HEADS)]
     return [*(CPU_SHAPES if device == "cpu" else GPU_SHAPES)]
 
 
@@ -132,8 +152,9 @@ def step(function: Callable[..., torch.Tensor], inputs: list[torch.Tensor], mode
             function(*inputs)
         return
     leaves = [t.detach().requires_grad_() for t in inputs]
-    result = function(*leaves)
-    torch.autograd.backward(result, torch.ones_like(result))
+    made: torch.Tensor | tuple[torch.Tensor, ...] = function(*leaves)
+    results = list(made) if isinstance(made, tuple) else [made]
+    torch.autograd.backward(results, [torch.ones_like(result) for result in results])
 
 
 def compiled(case: Case) -> dict[str, Callable[..., torch.Tensor]]:
@@ -167,11 +188,32 @@ def gpu_medians(case: Case, mode: str) -> dict[str, float]:
     return {name: timed(function) for name, function in providers.items()}
 
 
+def processor() -> str:
+    """Give the processor's name, as Linux has it."""
+    file = Path("/proc/cpuinfo")
+    lines = file.read_text("utf-8").splitlines() if file.is_file() else []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor() or platform.machine())
+
+
+def copying() -> float:
+    """Measure what a plain copy of 64 MiB moves on the CPU, in GB/s."""
+    source = torch.ones(2**24)
+    target = torch.empty_like(source)
+    times = []
+    for _ in range(9):
+        start = time.perf_counter()
+        target.copy_(source)
+        times.append(time.perf_counter() - start)
+    return 2 * source.nbytes / statistics.median(times) / 1e9
+
+
 def main(words: list[str]) -> None:
     """Print one line a case."""
     names = [word for word in words if not word.startswith("-")] or [*CASES]
     devices = ["cpu"] + ["cuda"] * torch.cuda.is_available()
-    sys.stdout.write(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {devices}\n")
+    threads = f"{torch.get_num_threads()} threads, copying {copying():.1f} GB/s"
+    sys.stdout.write(f"torch {torch.__version__}, {processor()}, {threads}, {devices}\n")
     for device in devices:
         for name in names:
             for dtype in (torch.float32, torch.bfloat16):
@@ -194,9 +236,7 @@ def line(case: Case, mode: str, device: str, quick: bool, compile: bool) -> str:
     row = f"{case.name:15} {device} {str(first.dtype)[6:]:9} {shape:12} {mode:10}"
     row += f" {seconds['kerncfg'] * 1e6:10.0f} µs"
     row += "".join(f"  {seconds[n] / seconds['kerncfg']:5.2f}x {n}" for n in seconds if n != "kerncfg")
-    if device != "cpu":
-        row += f"  {case.moved[mode] * first.nbytes / seconds['kerncfg'] / 1e9:6.0f} GB/s"
-    return row
+    return row + f"  {case.moved[mode] * first.nbytes / seconds['kerncfg'] / 1e9:6.1f} GB/s"
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """How long `kerncfg --help`, and a plan of the default mapping from a lock, take, as multiples of an empty process.
 
 The lock is one of a loopback Hub that has every repository of the mapping, with 12 builds each; it is not asked again.
+The exit code is 1 if a limit does not hold: `--help` 6 times an empty process, the plan 1.8 times a process that
+imports hydra and jsonschema and composes the same files.
 
 python tests/bench/bench_start.py
 """
@@ -8,11 +10,11 @@ python tests/bench/bench_start.py
 from __future__ import annotations
 
 import os
+import resource
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 from kerncfg.compiler.compose import compose
@@ -47,10 +49,11 @@ COMMANDS = {
 
 
 def seconds(arguments: list[str], folder: Path, env: dict[str, str]) -> float:
-    """Time one process."""
-    started = time.perf_counter()
+    """Return the processor time of one whole process, which on a machine with nothing else to do is its wall time."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([sys.executable, *arguments], cwd=folder, env=env, check=True, stdout=subprocess.DEVNULL)
-    return time.perf_counter() - started
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def locked(folder: Path, hub: TestHub) -> dict[str, str]:

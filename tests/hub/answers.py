@@ -13,6 +13,8 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
 
+from tests.hub import writing
+
 if TYPE_CHECKING:
     from tests.hub.git import File
     from tests.hub.repos import Commit, Kind, Repository
@@ -109,6 +111,10 @@ def _route(hub: Hub, asked: Asked) -> tuple[str, str | None, Callable[[], Answer
         return "harnesses", None, lambda: _json({"standardEnvVars": [], "harnesses": {}})
     if path == "/api/whoami-v2":
         return "whoami", None, lambda: _whoami(asked)
+    if path == "/api/repos/create":
+        return "create", None, lambda: _created(hub, asked)
+    if path == "/api/validate-yaml":
+        return "validate-yaml", None, lambda: _json(writing.validate_yaml(asked, Refused))
     return "other", None, lambda: refusal(404, "RepoNotFound", f"No route {path}")
 
 
@@ -123,7 +129,13 @@ def _api(hub: Hub, asked: Asked, plural: str, parts: list[str]) -> tuple[str, st
     def readable() -> Repository:
         return _readable(hub, asked, kind, name)
 
+    def writable() -> Repository:
+        writing.may_write(hub, asked, name, Refused)
+        return readable()
+
     replies: dict[str, Callable[[], Answer]] = {
+        "preupload": lambda: _json(writing.preupload(writable(), revision, asked)),
+        "commit": lambda: _json(writing.commit(hub, writable(), revision, asked, Refused)),
         "info": lambda: _info(readable(), "main"),
         "revision": lambda: _info(readable(), revision),
         "refs": lambda: _refs(readable()),
@@ -182,6 +194,11 @@ def _whoami(asked: Asked) -> Answer:
     if asked.token is None:
         raise Refused(401, None, "Invalid username or password.")
     return _json({"type": "user", "name": "tester", "orgs": [], "auth": {"accessToken": {"role": "read"}}})
+
+
+def _created(hub: Hub, asked: Asked) -> Answer:
+    status, said = writing.create(hub, asked, Refused)
+    return _json(said, status=status)
 
 
 def _info(repository: Repository, revision: str) -> Answer:

@@ -17,7 +17,8 @@ UNASKED = "harnesses"
 class Request:
     """One request and how it was answered; `status` is `None` where the connection was reset instead.
 
-    `kind` is the route: overview, refs, info, revision, tree, paths, resolve, cdn, whoami, harnesses, other.
+    `kind` is the route: overview, refs, info, revision, tree, paths, resolve, cdn, whoami, create, validate-yaml,
+    preupload, commit, harnesses, other.
     `path` is as it was sent, percent-encoded and with the query; `range` is the header.
     """
 

@@ -28,14 +28,16 @@ class Hub:
     """Repositories and publishers behind an address; settings are read at each request.
 
     `publishers`: whether the Hub trusts their kernels. `tokens`: the repositories each may read if private or gated
-    (`*`: all). `latency`: seconds before each answer. `page_size`: entries of one listing. `shuffle`: a seed for the
-    order of listings. `cdn`: LFS files are a redirect to another origin. `hides_missing`: who has no token is told 401
-    for what is not there, too. `crashes`: what went wrong inside the Hub itself; tests want it empty.
+    (`*`: all). `writers`: the organisations each of them may write to. `latency`: seconds before each answer.
+    `page_size`: entries of one listing. `shuffle`: a seed for the order of listings. `cdn`: LFS files are a redirect
+    to another origin. `hides_missing`: who has no token is told 401 for what is not there, too. `crashes`: what went
+    wrong inside the Hub itself; tests want it empty.
     """
 
     def __init__(self) -> None:
         self.publishers: dict[str, bool] = {}
         self.tokens: dict[str, frozenset[str]] = {}
+        self.writers: dict[str, frozenset[str]] = {}
         self.latency = 0.0
         self.page_size = 1000
         self.shuffle: int | None = None

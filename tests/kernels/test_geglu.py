@@ -21,8 +21,6 @@ from tests.kernels.closeness import DTYPES, assert_close, randn
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.kernels.conftest import Outcome
-
     Forward: TypeAlias = Callable[..., torch.Tensor]
     View: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 
@@ -74,15 +72,6 @@ overflows = pytest.mark.filterwarnings("ignore:overflow encountered in exp:Runti
 
 def case(shape: tuple[int, ...], device: str, dtype: torch.dtype = torch.float32) -> tuple[Any, ...]:
     return tuple(3 * randn(*shape, dtype=dtype, device=device, seed=seed) for seed in range(3))
-
-
-if not INTERPRETED:  # the longest test first, so that the other worker has something left to do
-
-    def test_the_triton_path_passes_this_file(run_interpreted: Callable[[str], Outcome]) -> None:
-        outcome = run_interpreted(__file__)
-        assert outcome.code == 0, outcome.text
-        assert outcome.failed == 0
-        assert outcome.passed >= 79, outcome.text
 
 
 @each_gelu

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
 
 from kerncfg.evidence.verify import verify
-from kerncfg.kernels._path import INTERPRETED
 from kerncfg.machine import detect
 from kerncfg.models import build
 from tests.subjects import POLICY, TINY, applied
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.kernels.conftest import Outcome
 
 # The packaged rows with the kernels on the CPU too; the condition on the activation is for machines with a GPU.
 GEMMA = [
@@ -39,13 +33,6 @@ MODELS: dict[str, tuple[str, dict[str, Any], list[str], dict[str, int]]] = {
     "gpt2": ("GPT2LMHeadModel", GPT2, [LAYER_NORM], {"LayerNorm": 5}),
     "bert": ("BertForMaskedLM", {**BERT, "num_hidden_layers": 1}, [LAYER_NORM], {"LayerNorm": 4}),
 }
-
-if not INTERPRETED:  # the longest test first, so that the other worker has something left to do
-
-    def test_the_triton_path_passes_this_file(run_interpreted: Callable[[str], Outcome]) -> None:
-        outcome = run_interpreted(__file__)
-        assert outcome.code == 0, outcome.text
-        assert (outcome.failed, outcome.passed) == (0, 2 * len(MODELS)), outcome.text
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -19,8 +19,6 @@ from tests.kernels.closeness import DTYPES, assert_close, randn
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.kernels.conftest import Outcome
-
     Forward: TypeAlias = Callable[..., torch.Tensor]
     View: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 
@@ -87,15 +85,6 @@ def case(
     w = 1 + 0.1 * randn(shape[-1], dtype=dtype, device=device) if weight else None
     b = 0.1 * randn(shape[-1], dtype=dtype, device=device, seed=3) if bias else None
     return x, w, b, randn(*shape, dtype=dtype, device=device, seed=1)
-
-
-if not INTERPRETED:  # the longest test first, so that the other worker has something left to do
-
-    def test_the_triton_path_passes_this_file(run_interpreted: Callable[[str], Outcome]) -> None:
-        outcome = run_interpreted(__file__)
-        assert outcome.code == 0, outcome.text
-        assert outcome.failed == 0
-        assert outcome.passed >= 85, outcome.text
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

@@ -18,8 +18,6 @@ from tests.kernels.closeness import DTYPES, assert_close, randn
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.kernels.conftest import Outcome
-
     Forward: TypeAlias = Callable[..., torch.Tensor]
     View: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 
@@ -48,15 +46,6 @@ def case(
     x = randn(*shape, dtype=dtype, device=device) * (1e-3 if shape[-1] == 1 else 1)
     weight = 1 + 0.1 * randn(shape[-1], dtype=weight_dtype, device=device)
     return x, weight, randn(*shape, dtype=torch.promote_types(dtype, weight_dtype), device=device, seed=1)
-
-
-if not INTERPRETED:  # the longest test first, so that the other worker has something left to do
-
-    def test_the_triton_path_passes_this_file(run_interpreted: Callable[[str], Outcome]) -> None:
-        outcome = run_interpreted(__file__)
-        assert outcome.code == 0, outcome.text
-        assert outcome.failed == 0
-        assert outcome.passed >= 59, outcome.text
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

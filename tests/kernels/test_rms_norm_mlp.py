@@ -18,7 +18,6 @@ from tests.kernels.closeness import DTYPES, assert_close, randn
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.kernels.conftest import Outcome
 
 FORWARD: Callable[..., torch.Tensor] = RMSNormMLP.forward  # its self may be any module with these attributes
 
@@ -83,15 +82,6 @@ def eager(stacked: torch.Tensor) -> torch.Tensor:
 def case(shape: tuple[int, ...], device: str, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     half = (*shape[:-1], shape[-1] // 2)
     return 3 * randn(*shape, dtype=dtype, device=device), 3 * randn(*half, dtype=dtype, device=device, seed=1)
-
-
-if not INTERPRETED:  # the longest test first, so that the other worker has something left to do
-
-    def test_the_triton_path_passes_this_file(run_interpreted: Callable[[str], Outcome]) -> None:
-        outcome = run_interpreted(__file__)
-        assert outcome.code == 0, outcome.text
-        assert outcome.failed == 0
-        assert outcome.passed >= 32, outcome.text
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

@@ -17,8 +17,6 @@ from tests.kernels.closeness import DTYPES, assert_close, randn
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.kernels.conftest import Outcome
-
     Turn: TypeAlias = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 
 OURS: Turn = rotary_pos_emb
@@ -60,16 +58,6 @@ def run(turn: Turn, arguments: tuple[torch.Tensor, ...], axis: int = 1) -> tuple
     results = turn(*leaves, cos, sin, axis)
     found = torch.autograd.grad(results, leaves, [g.to(r.dtype) for g, r in zip(grads, results, strict=True)])
     return *results, *found
-
-
-if not INTERPRETED:
-
-    def test_the_same_holds_under_the_interpreter(run_interpreted: Callable[[str], Outcome]) -> None:
-        pytest.importorskip("triton")
-        outcome = run_interpreted(__file__)
-        assert outcome.code == 0, outcome.text
-        assert outcome.passed >= 40
-        assert outcome.failed == 0
 
 
 @pytest.mark.parametrize("axis", [1, 2])

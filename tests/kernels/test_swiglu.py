@@ -19,8 +19,6 @@ from tests.kernels.closeness import DTYPES, assert_close, randn
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.kernels.conftest import Outcome
-
     Forward: TypeAlias = Callable[..., torch.Tensor]
     View: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 
@@ -48,15 +46,6 @@ overflows = pytest.mark.filterwarnings("ignore:overflow encountered in exp:Runti
 
 def case(shape: tuple[int, ...], device: str, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, ...]:
     return tuple(3 * randn(*shape, dtype=dtype, device=device, seed=seed) for seed in range(3))
-
-
-if not INTERPRETED:  # the longest test first, so that the other worker has something left to do
-
-    def test_the_triton_path_passes_this_file(run_interpreted: Callable[[str], Outcome]) -> None:
-        outcome = run_interpreted(__file__)
-        assert outcome.code == 0, outcome.text
-        assert outcome.failed == 0
-        assert outcome.passed >= 39, outcome.text
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

@@ -11,6 +11,7 @@ from playwright.sync_api import Browser, Page, expect
 from kerncfg.page.report import page, report, write
 from kerncfg.page.sweep import compare
 from tests.page.conftest import Opened, outcome, site
+from tests.page.test_report import given_way
 
 HOSTILE = "<script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">'\"&</style></script>"
 
@@ -25,9 +26,11 @@ LUMINANCE = (
 )
 
 
-@pytest.fixture(params=["passed", "failed", "compared"])
+@pytest.fixture(params=["passed", "failed", "given way", "compared"])
 def made(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Each kind of page, from real runs."""
+    """Each kind of page, from real runs, and one with everything there is on it."""
+    if request.param == "given way":
+        return write(page(given_way(tmp_path)), tmp_path / "report.html")
     if request.param == "compared":
         folders = [request.getfixturevalue("passed"), request.getfixturevalue("failed")]
         compare(*folders, output=tmp_path / "compare.html")

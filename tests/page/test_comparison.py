@@ -14,8 +14,9 @@ from kerncfg.compiler.schema import validate
 from kerncfg.errors import ApplyError, ConfigError
 from kerncfg.evidence.rows import Measurement, TimedModel, Timing, Verification
 from kerncfg.page.comparison import compared
+from kerncfg.page.sweep import page
 from tests.page.conftest import outcome, site
-from tests.page.test_report import ROW, TIMED
+from tests.page.test_report import ROW, TIMED, given_way
 
 if TYPE_CHECKING:
     from kerncfg.outcome import Outcome
@@ -72,6 +73,24 @@ def test_the_table_has_a_line_for_each_run_and_one_for_each_fault() -> None:
 
 def test_a_comparison_as_data_has_its_schema() -> None:
     validate(compared(two()).to_dict(), "comparison")
+
+
+def test_a_language_models_tokens_and_what_was_taken_off_are_compared() -> None:
+    first, second = two(), given_way(Path("s/2"))
+    found = compared([*first, second])
+    job = found.jobs[-1]
+    rates = {name: (rate.speedup, rate.kernel_tokens_s) for name, rate in job.generation.items()}
+    assert rates == {"prefill": (2.0, 4096.0), "decode": (1.0, 32.0)}
+    assert job.removed == ("Norm (org/repo@v1:Gone)",)
+    validate(found.to_dict(), "comparison")
+    lines = str(found).splitlines()
+    assert lines[0].split()[5:8] == ["training", "prefill", "decode"]
+    assert "2.00 faster, 4,096/s" in lines[3]
+    assert lines[-1] == "run 3: taken off: Norm (org/repo@v1:Gone)"
+    text = page(found)
+    assert "How many tokens in a second?" in text
+    assert "Norm (org/repo@v1:Gone) was taken off the model" in text
+    assert "How many tokens in a second?" not in page(compared(first))
 
 
 def test_runs_of_several_sweeps_are_numbered_anew() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kerncfg.evidence.rows import Measurement, TimedModel
 from kerncfg.page.drawing import draw, svg
-from tests.page.test_report import TIMED
+from tests.page.test_report import SPOKEN, TIMED
 
 if TYPE_CHECKING:
     import pytest
@@ -25,6 +25,12 @@ def test_a_picture_has_a_dot_where_each_speedup_is() -> None:
     words = ["".join(text.itertext()) for text in root.iter(f"{_SVG}text")]
     assert "0.80\N{MULTIPLICATION SIGN} slower" in words
     assert "Norm inference, 2x8 float32" in words
+
+
+def test_a_picture_has_what_a_language_model_reads_and_writes() -> None:
+    text = svg(Measurement(rows=(), model=MODEL, generation=SPOKEN))
+    assert "prefill, 4,096 tokens/s" in text
+    assert "decode, 32 tokens/s" in text
 
 
 def test_both_pictures_are_written_where_matplotlib_is_installed(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -11,10 +11,26 @@ import kerncfg
 from kerncfg.cli import main
 from kerncfg.documents.plan import Rejection
 from kerncfg.errors import ConfigError, IntegrityError, KerncfgError, SourceError
-from kerncfg.evidence.rows import Check, Measurement, Row, TimedModel, TimedRow, Verification
+from kerncfg.evidence.rows import (
+    Alone,
+    Check,
+    Generation,
+    Measurement,
+    Row,
+    Spoken,
+    TimedModel,
+    TimedRow,
+    Timing,
+    Verification,
+    Whole,
+)
 from kerncfg.outcome import read
 from kerncfg.page.report import page, report
 from tests.page.conftest import outcome, site
+from tests.planning import plan, step
+
+if TYPE_CHECKING:
+    from kerncfg.outcome import Outcome
 
 CHECK: dict[str, Any] = {"max_abs": 1e-6, "max_rel": 1e-6, "error": 4e-8, "original_error": 2e-8, "gain": 0.0,
          "identical": 0.5, "within": 0.99, "repeatable": True}  # fmt: skip
@@ -27,6 +43,102 @@ TIMED = TimedRow(
     name="Norm", path="model.norm", sites=3, kernel="builtin:Norm", mode="inference", device="cpu", dtype="float32",
     shape="2x8", original_s=3e-4, kernel_s=1e-4, speedup=3.0, spread=0.1, verdict="faster", runs=9,
 )  # fmt: skip
+MOVED: dict[str, Any] = {"max_abs": 1e-6, "max_rel": 2e-6, "identical": 0.5, "within": 1.0}
+ALONE = (
+    Alone(**{**MOVED, "max_rel": 3e-1}, name="turned", kernel="builtin:Turned", passed=False, reason="output: off"),
+    Alone(**{**MOVED, "max_rel": 0.0}, name="Norm", kernel="builtin:Norm", passed=True, reason=None),
+)
+WHOLE = Whole(**MOVED, mode="inference", passed=True, reason=None, reference="float64", alone=ALONE)
+READ = Spoken.of(Timing(original_s=2.0, kernel_s=1.0, speedup=2.0, spread=0.1, verdict="faster", runs=9), 4096)
+WRITTEN = Spoken.of(Timing(original_s=1.0, kernel_s=1.0, speedup=1.0, spread=0.2, verdict="none", runs=9), 32)
+SPOKEN = Generation(batch=2, prompt=2048, tokens=16, prefill=READ, decode=WRITTEN)
+MODEL = TimedModel(mode="inference", original_s=2.0, kernel_s=1.0, speedup=2.0, spread=0.01, verdict="faster", runs=9)
+
+
+def given_way(folder: Path = Path("run")) -> Outcome:
+    """A run of a language model with a function, a kernel that gave way, hazards, and tokens in a second."""
+    function = replace(ROW, name="turned", kernel="builtin:Turned", path="model.attend", hazards=("draws",))
+    gone = replace(ROW, kernel="org/repo@v1:Gone", passed=False, reason="output: off", repeatable=False)
+    verification = Verification(
+        rows=(gone, ROW, function), model=WHOLE, removed=(("Norm", "org/repo@v1:Gone", "failed verification"),)
+    )
+    timed = replace(TIMED, name="turned", kernel="builtin:Turned")
+    return outcome(
+        [site("model.norm"), site("model.attend", "turned", kernel="builtin:Turned", kind="function")],
+        folder,
+        verification=verification,
+        measurement=Measurement(rows=(TIMED, timed), model=MODEL, generation=SPOKEN),
+    )
+
+
+def test_a_kernel_that_gave_way_is_told_with_the_reason_and_the_figures_of_both() -> None:
+    text = page(given_way())
+    assert "Taken off the model for it" in text
+    assert "<code>org/repo@v1:Gone</code>): failed verification" in text
+    assert "1 kernel taken off" in text
+    assert '<span class="badge bad">failed</span>' in text
+
+
+def test_why_a_name_runs_what_it_runs_holds_what_gave_way_as_passed_over() -> None:
+    found = given_way()
+    gone, kept = "org/repo@v1:Gone", "builtin:Norm"
+    found.plan = plan(step("Norm", [gone, kept]))
+    text = page(found)
+    why = text[text.index('id="name-Norm"') :]
+    assert why.index(f"<code>{kept}</code>") < why.index("not taken") < why.index(f"<code>{gone}</code>")
+    assert "failed verification" in why
+
+
+def test_each_kernel_alone_is_plotted_by_how_far_it_moves_the_models_output() -> None:
+    text = page(given_way())
+    plot = text[text.index("and with each alone") :]
+    assert plot.index("all kernels, inference") < plot.index("turned()</b>") < plot.index("no bit")
+    assert "3.0e-01" in plot
+    assert "the model, turned() alone" in text
+
+
+def test_a_single_kernel_alone_is_the_model_and_a_model_that_was_not_run_has_no_plot() -> None:
+    for whole, said in ((WHOLE, True), (replace(WHOLE, alone=(), max_rel=None, reason="not run", passed=False), False)):
+        text = page(outcome([site("a")], verification=Verification(rows=(ROW,), model=whole)))
+        assert ("with each alone" in text) is said
+
+
+def test_hazards_stand_apart_from_what_failed_and_so_do_results_that_vary() -> None:
+    text = page(given_way())
+    hazards = text[text.index('aria-label="Hazards"') :].partition("</ul>")[0]
+    assert "hazard: draws" in hazards
+    assert "two runs on the same inputs gave different bits" in hazards
+    assert "output: off" not in hazards
+
+
+def test_a_function_has_its_brackets_and_counts_as_verified() -> None:
+    text = page(given_way())
+    assert "<b>turned()</b>" in text
+    assert "Not verified one by one" not in text
+
+
+def test_tokens_in_a_second_are_in_the_plot_the_table_and_the_summary() -> None:
+    text = page(given_way())
+    for said in ("the model, prefill", "4,096 tokens/s", "prefill 2,048 → 4,096, decode 32 → 32", "<p>prefill "):
+        assert said in text
+    assert "tokens/s" not in page(outcome([site("a")], measurement=Measurement(rows=(TIMED,), model=MODEL)))
+
+
+def test_what_the_policy_of_determinism_set_and_left_out_is_on_the_page() -> None:
+    reason = "policy.deterministic takes kernels that declare deterministic = True"
+    found = outcome([site("a", kernel=None, reason=reason)])
+    assert found.report
+    found.report = replace(found.report, notes=("policy.deterministic: algorithms are on",))
+    text = page(found)
+    assert reason in text
+    assert "policy.deterministic: algorithms are on" in text
+
+
+def test_a_kernel_is_failed_under_the_name_it_failed_under() -> None:
+    rows = (replace(ROW, passed=False), replace(ROW, name="Other"))
+    measurement = Measurement(rows=(replace(TIMED, name="Other"),), model=None)
+    text = page(outcome([site("a")], verification=Verification(rows=rows, model=None), measurement=measurement))
+    assert "its speed means nothing" not in text
 
 
 def test_a_run_writes_its_page_and_says_so(passed: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,14 +194,11 @@ def test_errors_without_a_ratio_are_said_all_the_same(error: float, own: float, 
 def test_a_kernel_that_no_row_is_about_is_said_not_to_be_verified() -> None:
     rows = [site("a", kernel="builtin:Norm"), site("b", "Other", kernel="builtin:Other")]
     text = page(outcome(rows, verification=Verification(rows=(ROW,), model=None)))
-    assert "Not verified one by one: builtin:Other at 1 site." in text
+    assert "Not verified one by one: Other (builtin:Other) at 1 site." in text
 
 
 def test_the_speed_of_a_kernel_that_failed_means_nothing() -> None:
-    model = TimedModel(
-        mode="inference", original_s=2.0, kernel_s=1.0, speedup=2.0, spread=0.01, verdict="faster", runs=9
-    )
-    measurement = Measurement(rows=(TIMED,), model=model)
+    measurement = Measurement(rows=(TIMED,), model=MODEL)
     for passed, said in ((True, False), (False, True)):
         verification = Verification(rows=(replace(ROW, passed=passed),), model=None)
         text = page(outcome([site("model.norm")], verification=verification, measurement=measurement))

@@ -51,6 +51,17 @@ class Form:
     takes: frozenset[str] | None = None
     skips: bool = False
     cached: bool = False
+    drops: bool = True  # whether it acts on dropout
+
+    def undropped(self, part: Part) -> str | None:
+        """Say that a part asks for dropout in training, which this form would leave out in silence."""
+        for place in part.places if not self.drops else ():
+            chain = place.reading.passes.get("dropout")
+            value = _found(place.module, chain) if chain is not None else None
+            if isinstance(value, int | float) and value:
+                cls = type(place.module).__qualname__
+                return f"{cls} passes dropout ({value}) to its attention in training, and this takes none"
+        return None
 
     def misfit(self, part: Part) -> str | None:
         """Say what a part passes to its attention that this form would drop."""
@@ -137,7 +148,8 @@ def _interface(function: Any, mask: str) -> Form:
     said = (found for found in getattr(code, "co_consts", ()) if isinstance(found, str))  # kwargs["softcap"]
     takes = {*parameters, *said} | ({"sliding_window"} if kind != "flash_attention_2" else set())
     knows = "is_causal" in takes or "is_causal" in getattr(code, "co_names", ())
-    return Form(kind="interface", function=function, masks=(kind,), takes=frozenset(takes), skips=knows)
+    drops = "dropout" in takes
+    return Form(kind="interface", function=function, masks=(kind,), takes=frozenset(takes), skips=knows, drops=drops)
 
 
 def _function(function: Any, parameters: Mapping[str, Any]) -> Form:
@@ -155,6 +167,7 @@ def _function(function: Any, parameters: Mapping[str, Any]) -> Form:
         masks=("sdpa", "eager"),
         takes=takes,
         skips="is_causal" in parameters,
+        drops="dropout_p" in parameters,
     )
 
 
@@ -235,6 +248,7 @@ def _flash(kernel: Any) -> Form:
         takes=takes,
         skips=True,
         cached=cached is not None,
+        drops="dropout_p" in names,
     )
 
 

@@ -197,7 +197,10 @@ def _passed(call: ast.Call, own: str) -> Iterator[tuple[str, tuple[str, ...] | N
 
 
 def _attribute(node: ast.expr) -> ast.expr:
-    """Return `getattr(a, "b", …)` as `a.b`, and anything else as it is."""
+    """Return `getattr(a, "b", …)` as `a.b`, one of two that is no number as it is, and so anything else."""
+    if isinstance(node, ast.IfExp):  # 0.0 if not self.training else self.attention_dropout
+        named = [side for side in (node.body, node.orelse) if not isinstance(side, ast.Constant)]
+        return _attribute(named[0]) if len(named) == 1 else node
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "getattr" and node.args[1:]:
         of, name = node.args[:2]
         if isinstance(name, ast.Constant) and isinstance(name.value, str):

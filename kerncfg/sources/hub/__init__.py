@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
@@ -24,11 +23,12 @@ from kerncfg.machine import hub_is_on
 from kerncfg.sources import KernelCode
 from kerncfg.sources.environment import Settings
 from kerncfg.sources.hub.asking import Hub, HubFault, Moved
-from kerncfg.sources.hub.files import bring, folder_of, single
-from kerncfg.sources.hub.memory import Found, Memory, builds_of, listed
+from kerncfg.sources.hub.files import bring, folder_of, listing, single
+from kerncfg.sources.hub.memory import Found, Memory, builds_of
 from kerncfg.sources.hub.revisions import is_commit, matching, versions
 from kerncfg.sources.importing import PREFIX, import_folder, named
 from kerncfg.sources.standin import offering
+from kerncfg.together import together
 
 if TYPE_CHECKING:
     from kerncfg.documents.plan import Kernel
@@ -67,7 +67,7 @@ class HubSource:
             return replace(answer, versions=self._versions(found.repository) if lacking else {})
         except HubFault as fault:
             reason = f"{fault.message}{self._advice(ref, fault, question)}"
-            return Pin(ref=ref, reason=reason, away=fault.away)
+            return Pin(ref=ref, reason=reason, away=fault.away, barred=fault.barred)
 
     def load(self, kernel: Kernel) -> KernelCode:
         """Import a build, after those that it imports, from files that were hashed just now."""
@@ -224,22 +224,7 @@ class HubSource:
         return to
 
     def _listing(self, place: str, commit: str) -> list[File]:
-        return self._hub.once(f"tree {place} {commit}", lambda: self._listed(place, commit))
-
-    def _listed(self, place: str, commit: str) -> list[File]:
-        known = self._memory.listing(place, commit)
-        if known is not None:
-            return known
-        address = f"/api/kernels/{quote(place)}/tree/{commit}?recursive=true"
-        try:
-            entries = list(self._hub.pages(address, place, f"the files of commit {commit[:12]}"))
-            entries = [entry for entry in entries if entry["type"] == "file"]
-            files = [listed(entry, place) for entry in entries]
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            message = f"HTTP 200: the files of {place} came without {error}, needed path, size and oid of each"
-            raise HubFault(message) from error
-        self._memory.keep_listing(place, commit, entries)
-        return files
+        return self._hub.once(f"tree {place} {commit}", lambda: listing(self._hub, self._memory, place, commit))
 
     def _builds(self, place: str, commit: str, listing: list[File], target: Target | None) -> Iterator[Build]:
         """Describe the builds of a commit; only those whose name suits the target are asked what they need."""
@@ -248,8 +233,8 @@ class HubSource:
             if variant := Variant.parse(name):
                 builds.append(Build(variant=variant, digest=digest_of(files), files=tuple(sorted(files))))
         asked = [build for build in builds if target is None or build.refusal(target) is None]
-        with ThreadPoolExecutor(4, thread_name_prefix="kerncfg-metadata") as pool:
-            told = dict(zip(asked, pool.map(lambda build: self._told(place, commit, build), asked), strict=True))
+        answers = together(lambda build: self._told(place, commit, build), asked, most=4)
+        told = dict(zip(asked, answers, strict=True))
         return (told.get(build, build) for build in builds)
 
     def _told(self, place: str, commit: str, build: Build) -> Build:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 import threading
@@ -13,20 +12,23 @@ from email.utils import parsedate_to_datetime
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urljoin, urlsplit
 
+from kerncfg.documents.plain import loads
 from kerncfg.errors import SourceError
+from kerncfg.sources.environment import parts
 
 if TYPE_CHECKING:
     from kerncfg.sources.environment import Settings
 
-__all__ = ["Hub", "HubFault", "Moved"]
+__all__ = ["Hub", "HubFault", "Moved", "words_of"]
 
 WAITS = (0.5, 1.0, 2.0, 4.0)  # seconds before each further try; the Hub's own word for it goes before
 PATIENCE = 60.0  # seconds: the longest wait that the Hub may ask for, and the longest that an answer may take
 TIMEOUT = 10.0  # seconds without a byte, as huggingface_hub has it
 SLOWEST = 20_000  # bytes a second, below which a large file is not waited for
+NO_HUB = "NoHub"  # in place of the Hub's own word for it, where somebody else answered
 _AGAIN = {408, 429, 500, 502, 503, 504}
 _NEXT = re.compile(r'<([^>]*)>;\s*rel="next"')
-_REPOSITORY = re.compile(r"/(?:api/)?kernels/([A-Za-z0-9_][\w.-]*/[A-Za-z0-9_][\w.-]*)(?:/|$)", re.ASCII)
+_REPOSITORY = r"/(?:api/)?{}/([A-Za-z0-9_][\w.-]*/[A-Za-z0-9_][\w.-]*)(?:/|$)"
 
 
 Answer = TypeVar("Answer")
@@ -45,6 +47,12 @@ class HubFault(SourceError):
     def away(self) -> bool:
         """Whether the Hub may well answer another time: it could not be reached, or was ill or busy."""
         return self.status is None or self.status in _AGAIN
+
+    @property
+    def barred(self) -> bool:
+        """Whether this says nothing about what is there: not to this asker, or it was no Hub that answered."""
+        told = self.status == 200 or (self.status == 404 and self.code is not None)
+        return self.code == NO_HUB or not (self.away or told)
 
 
 class Moved(Exception):
@@ -117,7 +125,9 @@ class Hub:
         Raises:
             HubFault: There is no answer, or it is a no.
         """
-        url = f"{self.settings.endpoint}/kernels/{quote(repository)}/resolve/{commit}/{quote(path)}"
+        kind, name = parts(repository)
+        inside = quote(name if kind == "models" else f"{kind}/{name}")
+        url = f"{self.settings.endpoint}/{inside}/resolve/{commit}/{quote(path)}"
 
         def read(response: Any) -> None:
             if response.status_code == 200:  # all of it, whatever was asked for
@@ -128,7 +138,7 @@ class Hub:
                 if into.tell() > size:
                     return  # not the file that it should be, whatever follows
 
-        what = f"its file {path} of commit {commit[:12]}"
+        what = words_of(path, commit)
         self._get(url, repository, what, read, resume=lambda: into.tell() if into.tell() < size else 0)
 
     def _get(
@@ -137,7 +147,7 @@ class Hub:
         if not self._met and not self._first.acquire(blocking=False):
             self._heard.wait()
         try:
-            self.check_reachable(repository)
+            self.check_reachable(repository, what)
             return self._tried(url, repository, what, read, resume)
         finally:
             self._heard.set()
@@ -189,16 +199,19 @@ class Hub:
             headers["range"] = f"bytes={start}-"
         return headers
 
-    def check_reachable(self, repository: str) -> None:
-        """Raise why nothing can be asked, if that is known already.
+    def check_reachable(self, repository: str, what: str) -> None:
+        """Raise why nothing can be asked about `what` of a repository, if that is known already.
 
         Raises:
-            HubFault: Nobody is there, nobody is to be asked, or the token cannot be sent.
+            HubFault: Nobody is there, nobody is to be asked, or the address or the token are none.
         """
         if self._away is not None:
-            raise HubFault(self._silence(repository, "an answer", self._away))
+            raise HubFault(self._silence(repository, what, self._away))
+        if self.settings.fault:
+            raise HubFault(self.settings.fault, status=200)
         if self.settings.offline:
-            raise HubFault(f"HF_HUB_OFFLINE is set, and {repository} is not in the cache, {self.settings.cache}")
+            found = f"HF_HUB_OFFLINE is set, and {repository} is not in the cache, {self.settings.cache}"
+            raise HubFault(f"{found}; needed {what}")
         if self.settings.token and not re.fullmatch(r"[!-~]+", self.settings.token):
             message = "HF_TOKEN holds a blank or a character beyond ASCII, needed one word as the Hub gave it"
             raise HubFault(message, status=401, code="Token")
@@ -215,7 +228,7 @@ class Hub:
         """Return the JSON of an answer, if it is of the right kind, as what a proxy says in the Hub's place is not."""
         body = b"".join(self._chunks(response))
         try:
-            found = json.loads(body)
+            found = loads(body)
         except ValueError:
             found = None
         entries = found if isinstance(found, list) else [found]
@@ -227,12 +240,13 @@ class Hub:
 
     def _moved(self, response: Any, repository: str) -> Exception:
         place = urlsplit(urljoin(str(response.url), response.headers["Location"]))
-        found = _REPOSITORY.match(place.path)
-        if place.hostname != urlsplit(self.settings.endpoint).hostname or not found or found[1] == repository:
+        kind, name = parts(repository)
+        found = re.match(_REPOSITORY.format(kind), place.path, re.ASCII)
+        if place.hostname != urlsplit(self.settings.endpoint).hostname or not found or found[1] == name:
             shown = f"{place.hostname}{place.path}"
-            message = f"{repository} is said to be at {shown}, needed a kernel repository of this Hub"
-            return HubFault(f"HTTP {response.status_code}: {message}", status=response.status_code)
-        return Moved(found[1])
+            message = f"{repository} is said to be at {shown}, needed a {kind[:-1]} repository of this Hub"
+            return HubFault(f"HTTP {response.status_code}: {message}", status=response.status_code, code=NO_HUB)
+        return Moved(f"{repository.removesuffix(name)}{found[1]}")
 
     def _unheard(self, error: Exception, repository: str, what: str) -> HubFault:
         """Return the fault of a request that got no answer; the next one is not even sent, if nobody is there."""
@@ -246,22 +260,24 @@ class Hub:
 
     def _refused(self, response: Any, repository: str, what: str) -> HubFault:
         status, code = response.status_code, response.headers.get("X-Error-Code")
-        sent = "with the token that was sent" if self.settings.token else "and no token was sent: set HF_TOKEN"
-        page = f"{self.settings.shown}/kernels/{quote(repository)}"
+        sent = self.settings.sent
+        kind, name = parts(repository)
+        page = f"{self.settings.shown}/{quote(name if kind == 'models' else f'{kind}/{name}')}"
         if code == "RevisionNotFound":
             message = f"{repository} has no such revision, needed {what}"
         elif code == "EntryNotFound":
             message = f"{repository} has no such file, needed {what}"
         elif code == "GatedRepo":
             message = f"{repository} is gated, {sent}; needed {what}: ask for access at {page}"
-        elif status == 401 and self.settings.token:
+        elif status == 401 and self.settings.token and "@" not in self.settings.endpoint:
             message = f"the token that was sent was rejected, needed {what} of {repository}: renew HF_TOKEN"
         elif status == 401:
             message = f"{repository} is private or does not exist, {sent}; needed {what}"
         elif status == 403:
             message = f"access to {repository} is forbidden, {sent}; needed {what}"
         elif status == 404:
-            message = f"there is no kernel repository {repository} at {self.settings.shown}, needed {what}"
+            seen = ", as far as the token that was sent may see" if self.settings.token else ""
+            message = f"there is no {kind[:-1]} repository {name} at {self.settings.shown}{seen}, needed {what}"
         elif status == 429:
             asked = _asked_wait(response)
             wanted = f", it asks to wait {asked:g} s and kerncfg waits {PATIENCE:g} s at most" if asked else ""
@@ -269,6 +285,11 @@ class Hub:
         else:
             message = f"the Hub at {self.settings.shown} failed, needed {what} of {repository}"
         return HubFault(f"HTTP {status}: {message}", status=status, code=code)
+
+
+def words_of(path: str, commit: str) -> str:
+    """Return what a file is called in a reason."""
+    return f"its file {path} of commit {commit[:12]}"
 
 
 def _library() -> Any:

@@ -7,32 +7,72 @@ ever sees a half of it, however many fetch at once and wherever one is stopped.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import hashlib
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
+from urllib.parse import quote
 from uuid import uuid4
 
 from kerncfg.errors import IntegrityError, SourceError
-from kerncfg.sources.hub.memory import checked
+from kerncfg.sources.environment import parts
+from kerncfg.sources.hub.asking import HubFault, words_of
+from kerncfg.sources.hub.memory import Memory, checked, listed
 from kerncfg.sources.hub.revisions import is_commit
+from kerncfg.together import together
 
 if TYPE_CHECKING:
     from kerncfg.documents.lock import File
     from kerncfg.documents.step import Kernel
     from kerncfg.sources.hub.asking import Hub
 
-__all__ = ["bring", "fault", "folder_of", "single"]
+__all__ = ["bring", "fault", "folder_of", "listing", "single"]
 
 _AT_ONCE = 8
 _RUN = {".py", ".so", ".pyd", ".dylib", ".dll"}
 _PART = ".part"  # of what is coming in
 _STALE = 86_400.0  # seconds after which nobody is writing such a file any more
+
+_coming: set[Path] = set()  # what is coming in now
+_lock = threading.Lock()
+
+
+@atexit.register
+def _end() -> None:
+    """Leave no half of a file where a process ends, as by an interrupt, while a thread waits for the rest."""
+    _lock.acquire()  # never given back: nothing begins to come in any more
+    for part in tuple(_coming):
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+def listing(hub: Hub, memory: Memory, place: str, commit: str) -> list[File]:
+    """Return the files of a commit of a repository of any type, from the cache if some run listed them.
+
+    Raises:
+        HubFault: The Hub gives no answer, or none as the Hub gives it.
+        Moved: The repository has another name now.
+    """
+    known = memory.listing(place, commit)
+    if known is not None:
+        return known
+    kind, name = parts(place)
+    address = f"/api/{kind}/{quote(name)}/tree/{commit}?recursive=true"
+    try:
+        entries = list(hub.pages(address, place, f"the files of commit {commit[:12]}"))
+        entries = [entry for entry in entries if entry["type"] == "file"]
+        files = [listed(entry, place) for entry in entries]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        message = f"HTTP 200: the files of {place} came without {error}, needed path, size and oid of each"
+        raise HubFault(message) from error
+    memory.keep_listing(place, commit, entries)
+    return files
 
 
 def folder_of(hub: Hub, kernel: Kernel) -> Path:
@@ -70,9 +110,7 @@ def bring(hub: Hub, kernel: Kernel, progress: Callable[[int], None] = lambda siz
     for file in kernel.files:
         if file not in lacking:
             progress(file.size)
-    if lacking:
-        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="kerncfg-files") as pool:
-            list(pool.map(one, lacking))
+    together(one, lacking, most=_AT_ONCE)
     if failed:
         raise failed[0]
     named = {file.path for file in kernel.files}
@@ -117,13 +155,16 @@ def single(hub: Hub, repository: str, commit: str, path: str, file: File) -> Pat
 
 def _fetch(hub: Hub, repository: str, commit: str, path: str, file: File, blob: Path) -> None:
     """Put a file's content into its place among the blobs, when it is the right one."""
-    hub.check_reachable(repository)  # before anything is written
+    hub.check_reachable(repository, words_of(path, commit))  # before anything is written
     blob.parent.mkdir(parents=True, exist_ok=True)
     wrong: str | None = None
     for _ in range(2):
         part = _part(blob)
         try:
-            with part.open("x+b") as opened:
+            with _lock:
+                _coming.add(part)
+                created = part.open("x+b")
+            with created as opened:
                 hub.file(repository, commit, path, opened, file.size)
                 opened.flush()
                 wrong = _differs(opened, file)
@@ -133,6 +174,7 @@ def _fetch(hub: Hub, repository: str, commit: str, path: str, file: File, blob: 
                 return
         finally:
             part.unlink(missing_ok=True)
+            _coming.discard(part)
     raise IntegrityError(f"{path} of {repository} at {commit[:12]} came broken from the Hub, twice: {wrong}")
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from kerncfg.documents.lock import File
+from kerncfg.documents.plain import loads
 from kerncfg.documents.reference import KernelRef
 from kerncfg.errors import ConfigError, SourceError
 from kerncfg.sources.hub.revisions import is_commit
@@ -49,7 +50,7 @@ class Memory:
     def found(self, ref: KernelRef) -> Found | None:
         """Return what the last run that asked the Hub about this very reference was told."""
         try:
-            data = json.loads(self._place(ref).read_text("utf-8"))
+            data = loads(self._place(ref).read_text("utf-8"))
             commits = tuple((str(name), str(sha)) for name, sha in data["commits"])
             found = Found(repository=data["repository"], commits=commits)
             whole = KernelRef.parse(found.repository).location == found.repository
@@ -63,18 +64,27 @@ class Memory:
         """Return what huggingface_hub, or the `kernels` library, wrote down about a branch or tag."""
         if ref.revision is None or is_commit(ref.revision):
             return None
+        commit = self.commit(ref.location, ref.revision)
+        return Found(repository=ref.location, commits=((ref.revision, commit),)) if commit else None
+
+    def commit(self, repository: str, revision: str) -> str | None:
+        """Return what a branch or tag of a repository of any type meant last."""
         try:
-            commit = self._ref(ref).read_text("utf-8").strip()
+            commit = self._ref(repository, revision).read_text("utf-8").strip()
         except OSError:
             return None
-        return Found(repository=ref.location, commits=((ref.revision, commit),)) if is_commit(commit) else None
+        return commit if is_commit(commit) else None
+
+    def keep_commit(self, repository: str, revision: str, commit: str) -> None:
+        """Write down what a branch or tag means."""
+        _write(self._ref(repository, revision), commit)
 
     def keep_found(self, ref: KernelRef, found: Found) -> None:
         """Write down what a reference led to."""
         data = {"repository": found.repository, "commits": [list(pair) for pair in found.commits]}
         _write(self._place(ref), json.dumps(data, indent=1))
         if ref.revision is not None and found.repository == ref.location and not is_commit(ref.revision):
-            _write(self._ref(ref), found.commits[0][1])
+            self.keep_commit(ref.location, ref.revision, found.commits[0][1])
 
     def listing(self, repository: str, commit: str) -> list[File] | None:
         """Return the files of a commit, if some run listed them.
@@ -82,7 +92,7 @@ class Memory:
         huggingface_hub has a call for this, which leaves out the SHA-256 of large files.
         """
         try:
-            data = json.loads(self._tree(repository, commit).read_text("utf-8"))
+            data = loads(self._tree(repository, commit).read_text("utf-8"))
             if data["format_version"] != _FORMAT:
                 return None
             return [_known(checked(path, repository), said) for path, said in data["files"].items()]
@@ -98,8 +108,8 @@ class Memory:
     def _tree(self, repository: str, commit: str) -> Path:
         return self._settings.folder(repository) / "trees" / f"{commit}.json"
 
-    def _ref(self, ref: KernelRef) -> Path:
-        return self._settings.folder(ref.location) / "refs" / checked(str(ref.revision), ref.location)
+    def _ref(self, repository: str, revision: str) -> Path:
+        return self._settings.folder(repository) / "refs" / checked(revision, repository)
 
     def _place(self, ref: KernelRef) -> Path:
         at = ref.version or ref.revision or ""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 REFUSALS = "HUB_REFUSALS"
+EVERY_REFUSAL = "HUB_EVERY_REFUSAL"  # the same for a test without a Hub of its own
 _HERE = (None, "", b"", "localhost", b"localhost")
 
 
@@ -31,6 +32,9 @@ def _refuse(address: Any, error: type[OSError]) -> OSError:
     if file := os.environ.get(REFUSALS):
         with open(file, "a", encoding="utf-8") as log:  # noqa: PTH123 - pathlib would be imported by every process
             log.write(f"{message}\n")
+    elif file := os.environ.get(EVERY_REFUSAL):
+        with open(file, "a", encoding="utf-8") as log:  # noqa: PTH123
+            log.write(f"{os.environ.get('PYTEST_CURRENT_TEST', 'no test')}: {message}\n")
     return error(message)
 
 
@@ -69,3 +73,11 @@ def guards() -> list[tuple[Any, str, Callable[..., Any]]]:
     calls = [(socket.socket, name, _by_address(getattr(socket.socket, name))) for name in ("connect", "connect_ex")]
     calls.append((socket.socket, "sendto", _by_address(socket.socket.sendto)))
     return [*calls, (socket, "getaddrinfo", _by_name(socket.getaddrinfo))]
+
+
+def guarded(environment: dict[str, str], folder: str) -> dict[str, str]:
+    """Give the environment of a process that a test starts, in which Python loads this."""
+    paths = environment.get("PYTHONPATH", "").split(os.pathsep)
+    kept = [path for path in paths if path and path != folder]
+    told = {name: os.environ[name] for name in (EVERY_REFUSAL, "PYTEST_CURRENT_TEST") if name in os.environ}
+    return {**told, **environment, "PYTHONPATH": os.pathsep.join([folder, *kept])}

@@ -1,0 +1,212 @@
+"""Every fault of a document or a file in one run, whichever pass finds it.
+
+A pass is shown what the passes before it found no fault with: what cannot be judged is taken out first, so that no
+fault is told that only another one brought about.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kerncfg.compiler import schema
+from kerncfg.compiler.compose import read_document
+from kerncfg.compiler.interpolate import unfit
+from kerncfg.compiler.normalise import ROWS, normalise, unreadable
+from kerncfg.compiler.overrides import NODES
+from kerncfg.compiler.tree import Fault, KeyPath, Node, Origins, leaves, spell
+from kerncfg.documents.target import Mode, canonical_device
+from kerncfg.errors import ConfigError, Issue
+
+if TYPE_CHECKING:
+    from kerncfg.documents.config import Config
+
+__all__ = ["check", "check_file"]
+
+_MODELINE = re.compile(r"yaml-language-server:.*?([\w-]+)\.schema\.json")
+_VERSIONS = ("version", "revision")
+_OF_KEYS = ("unknown", "key", "text", "forbidden")  # rules that a key breaks, whatever its value
+_ROUNDS = 20  # more than a valid document is deep
+_MEMBERS = [["A", "a"]]  # what stands for members that cannot be read
+
+
+def check(
+    document: Mapping[str, Any],
+    *,
+    origins: Origins | None = None,
+    base: Path | None = None,
+    found: Sequence[Fault] = (),
+) -> Config:
+    """Return the config that a composed document means; `found` is what composing it noted, `base` as in `normalise`.
+
+    Raises:
+        ConfigError: The document is not valid; it holds every fault, in the order of the document.
+    """
+    findings = schema.faults(document, origins=origins)
+    if not found and not findings:
+        try:
+            return normalise(document, origins=origins, base=base)
+        except ConfigError as error:
+            raise ConfigError(_ordered(error.issues, document)) from error
+    dark = {part for part, _ in found}
+    findings = [finding for finding in findings if not _inside(finding[0], dark)]
+    issues = [*(issue for _, issue in found), *(issue for _, _, issue in findings)]
+    rows = _judged(document, [*((part, "") for part in dark), *((path, rule) for path, rule, _ in findings)])
+    raise ConfigError(_ordered([*issues, *unreadable(rows, origins=origins, base=base)], document))
+
+
+def check_file(file: Path) -> list[Issue]:
+    """Return the faults of one file, checked as what its modeline, its name or its folder says it is."""
+    try:
+        name, unnamed = _name_for(file), []
+    except ConfigError as error:
+        name, unnamed = "", error.issues
+    prefix: KeyPath = (name,) if name in NODES and name != "experiment" else ()
+    try:
+        node = read_document(file, prefix)
+    except ConfigError as error:
+        return [*error.issues, *unnamed]
+    if unnamed:
+        return unnamed
+    node.value.pop("defaults", None)
+    root = Node({prefix[0]: node}, node.origin) if prefix else node
+    origins, plain = Origins(root), root.plain()
+    found = unfit(root)
+    later = {path for path, leaf in leaves(root) if isinstance(leaf.value, str) and "${" in leaf.value}
+    findings = [
+        ((*prefix, *path), rule, issue)
+        for path, rule, issue in schema.faults(plain[name] if prefix else plain, name, origins=origins, prefix=prefix)
+        if (*prefix, *path) not in later
+    ]
+    issues = [*(issue for _, issue in found), *(issue for _, _, issue in findings)]
+    if name in NODES or name == "experiment":
+        rows = _judged(plain, [*((path, "") for path in later), *((path, rule) for path, rule, _ in findings)])
+        issues += unreadable(rows, origins=origins, whole=False)
+    return _ordered(issues, plain)
+
+
+def _name_for(file: Path) -> str:
+    known = schema.names()
+    try:
+        head = file.read_bytes()[:2000].decode("utf-8-sig", errors="ignore")
+    except OSError:
+        head = ""  # whoever reads it next says why
+    if modeline := _MODELINE.search(head):
+        wanted = modeline[1]
+    elif file.stem in known or file.stem == "config":
+        wanted = file.stem
+    else:
+        wanted = file.parent.name
+    if wanted in known:
+        return "experiment" if wanted == "config" else wanted
+    hint = f"put it into a folder named {', '.join(known)}, or say `# yaml-language-server: $schema=…` in it"
+    raise ConfigError([Issue(message="cannot tell which schema it follows", file=str(file), hint=hint)])
+
+
+def _inside(path: KeyPath, parts: set[KeyPath]) -> bool:
+    return any(path[:length] in parts for length in range(len(path) + 1))
+
+
+def _ordered(issues: Iterable[Issue], document: Mapping[str, Any]) -> list[Issue]:
+    """Return issues once each: those of a file by line, those of overrides and data as the document has their paths."""
+    places = {path: index for index, path in enumerate(_paths(document))}
+
+    def place(issue: Issue) -> tuple[str, int, int, int]:
+        path = issue.path
+        while path and path not in places:
+            path = path.rpartition(".")[0]
+        file = "override:" if (issue.file or "").startswith("override:") else issue.file or ""
+        return file, issue.line or 0, issue.column or 0, places.get(path, -1)
+
+    return sorted(dict.fromkeys(issues), key=place)
+
+
+def _paths(value: Any, path: KeyPath = ()) -> Iterator[str]:
+    inside = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    for key, child in inside:
+        yield spell((*path, key))
+        yield from _paths(child, (*path, key))
+
+
+def _judged(document: Any, faults: Sequence[tuple[KeyPath, str]]) -> dict[str, Any]:
+    """Return the nodes that hold rows, without what has a fault or cannot be judged."""
+    if not isinstance(document, Mapping) or any(not path for path, _ in faults):
+        return {}
+    below = {node: [(path[1:], rule) for path, rule in faults if path[0] == node] for node in ROWS}
+    return {node: _without(document[node], node, found) for node, found in below.items() if node in document}
+
+
+def _without(rows: Any, node: str, faults: Sequence[tuple[KeyPath, str]]) -> dict[str, Any]:
+    """Take out what has a fault until the rest is valid; each round leaves less. Members go all together."""
+    made = _copied(rows)
+    for _ in range(_ROUNDS):
+        if not faults:
+            return dict(made)
+        if not isinstance(made, dict) or any(not path for path, _ in faults):
+            return {}
+        for path, rule in dict.fromkeys((path[:2] if "members" in path[1:2] else path, rule) for path, rule in faults):
+            _take_out(made, path, rule)
+        faults = [(path, rule) for path, rule, _ in schema.faults(made, "kernels" if node == "inherited" else node)]
+    return {}
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _copied(child) for key, child in value.items() if isinstance(key, str)}
+    return [_copied(child) for child in value] if isinstance(value, list) else value
+
+
+def _take_out(rows: dict[str, Any], path: KeyPath, rule: str) -> None:
+    """Put null, which is off, where a kernel may stand, and take anything else out."""
+    holder, last = _holder(rows, path), path[-1]
+    if holder is None:
+        return  # it went with another fault
+    value = holder[last]
+    if rule == "required members" and isinstance(value, dict):
+        value["members"] = _MEMBERS
+    elif path[1:] == ("members",) and value != _MEMBERS:
+        holder[last] = _MEMBERS
+    elif rule == "not" and isinstance(value, dict):
+        holder[last] = {key: child for key, child in value.items() if key not in _VERSIONS}
+    elif last == "kernel" and (value is not None or not rule):
+        _take_key(holder, last)
+        holder[last] = None
+    elif value is None and not rule and _may_be_off(last, path):
+        pass  # composing put it there
+    elif value is None and len(path) > 1 and _may_be_off(last):
+        _take_out(rows, path[:-1], "")
+    elif isinstance(holder, list) or (value is not None and rule not in _OF_KEYS and _may_be_off(last, path)):
+        holder[last] = None
+    else:
+        _take_key(holder, last)
+    row = rows.get(str(path[0]))
+    if isinstance(row, dict) and not any(key in ("any", "kernel") or canonical_device(key) for key in row):
+        row["any"] = None  # that no kernel is named may be because of the fault
+
+
+def _holder(value: Any, path: KeyPath) -> Any:
+    """Return the map or list in which the last part of a path stands; `None` if it does not."""
+    for part in path[:-1]:
+        value = value[part] if _holds(value, part) else None
+    return value if _holds(value, path[-1]) else None
+
+
+def _holds(value: Any, part: str | int) -> bool:
+    if isinstance(value, list):
+        return isinstance(part, int) and part < len(value)
+    return isinstance(value, dict) and part in value
+
+
+def _take_key(holder: dict[str, Any], key: Any) -> None:
+    del holder[key]
+    if "kernel" not in holder:  # it may be the kernel that was misspelt
+        for version in _VERSIONS:
+            holder.pop(version, None)
+
+
+def _may_be_off(key: str | int, path: KeyPath = (0, 0)) -> bool:
+    return (
+        len(path) == 1 or isinstance(key, int) or key in ("any", "kernel", *Mode) or canonical_device(key) is not None
+    )
