@@ -46,6 +46,7 @@ def said(choice: str) -> str:
 
 def test_deciding_prepares_every_group_and_changes_nothing() -> None:
     settling = Settling(said("'builtin:RMSNormMLP'"))
+    settling.fused()  # which imports the kernel
     before = snapshot(settling.model)
     found = settling.fused()
     assert [(one.swaps, one.fusion) for one in found] == [(True, None)] * kinds.LAYERS
