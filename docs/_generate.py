@@ -45,6 +45,8 @@ DOCUMENTS = {
     "validation": "`kerncfg validate --json`.",
     "doctor": "`kerncfg doctor --json`.",
     "translation": "`kerncfg import FILE… --json`.",
+    "push": "`kerncfg push … --json`.",
+    "pull": "`kerncfg pull … --json`.",
     "completion": "`kerncfg completion SHELL --json`.",
     "schema-names": "`kerncfg schema --json`.",
 }

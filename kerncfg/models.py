@@ -7,6 +7,7 @@ import difflib
 import importlib
 import inspect
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ import torch
 from torch import nn
 
 from kerncfg.documents.target import DEVICES, Target
-from kerncfg.errors import ConfigError, Issue, SourceError
+from kerncfg.errors import ConfigError, Issue, KerncfgWarning, SourceError
 
 __all__ = ["Loaded", "build", "example"]
 
@@ -131,11 +132,27 @@ def _pretrained(node: Mapping[str, Any]) -> tuple[nn.Module, None]:
         place = str(folder)
     try:
         # Code from the checkpoint's repository never runs: consent is given to kernels, not to models.
-        model: nn.Module = transformers.AutoModelForCausalLM.from_pretrained(place, trust_remote_code=False)
+        config = transformers.AutoConfig.from_pretrained(place, trust_remote_code=False)
+        _ignore_kernels(config)
+        model: nn.Module = transformers.AutoModelForCausalLM.from_pretrained(
+            place, config=config, trust_remote_code=False
+        )
     except Exception as error:
         hint = "name a causal language model on the Hub (org/name) or a folder written by save_pretrained"
         raise SourceError(f"model.pretrained: {place} cannot be loaded: {_sentence(error)}", hint=hint) from error
     return model, None
+
+
+def _ignore_kernels(config: Any) -> None:
+    """Take kernels out of a model's own config, and of those of its parts: transformers would fetch and run them."""
+    for part in (config, *(getattr(config, name, None) for name in getattr(config, "sub_configs", ()))):
+        named = getattr(part, "_attn_implementation_internal", None)
+        for text in sorted({text for text in (named.values() if isinstance(named, dict) else [named]) if text}):
+            if "/" in str(text):
+                found = f"attention {text!r} is ignored: it comes from model files"
+                message = f"{found}, and only a local file or an override can grant trust"
+                warnings.warn(message, KerncfgWarning, stacklevel=2)
+                part._attn_implementation = None
 
 
 def _factory(node: Mapping[str, Any]) -> tuple[nn.Module, dict[str, Any] | None]:

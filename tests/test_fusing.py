@@ -34,7 +34,7 @@ class Settling:
 
     def fused(self) -> list[FusionSite]:
         found = fusion_groups(self.model, self.sites, self.plan.steps, self.claims)
-        return decide_fusions(self.model, found, self.decisions)
+        return decide_fusions(self.model, self.sites, found, self.decisions)
 
     def alone(self) -> list[FusionSite]:
         return alone(self.model, self.sites, self.claims, self.decisions)

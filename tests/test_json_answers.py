@@ -49,7 +49,8 @@ SCHEMAS = {
     "schema": "schema-names",
     "compare": "comparison",
 }
-ELSEWHERE = {"run", "verify", "bench"}  # which need a model: `test_run`, `test_verify` and `test_bench`
+# What needs a model or an experiment: `test_run`, `test_verify`, `test_bench`, `test_push` and `test_pull`.
+ELSEWHERE = {"run", "verify", "bench", "push", "pull"}
 
 
 def test_every_command_that_prints_data_is_asked() -> None:

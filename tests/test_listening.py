@@ -203,10 +203,12 @@ def test_masks_that_cannot_be_made_fail_the_row_and_not_the_run(monkeypatch: pyt
             raise RuntimeError("no room for a mask")
 
         registry: dict[str, Any] = ALL_MASK_ATTENTION_FUNCTIONS._global_mapping
-        monkeypatch.setitem(registry, name, raising)
         inputs = {"input_ids": attending.tokens()}
-        (row,) = verify(bindings, inputs, POLICY).rows
-        (timed,) = bench(bindings, inputs, seconds=0.001).rows
+        with monkeypatch.context() as patch:  # taken back before the names are
+            patch.setitem(registry, name, raising)
+            (row,) = verify(bindings, inputs, POLICY).rows
+            (timed,) = bench(bindings, inputs, seconds=0.001).rows
+    assert name not in registry
     said = "the model raised with the masks of its kernel: RuntimeError: no room for a mask"
     assert (row.passed, row.reason) == (False, said)
     assert timed.kernel_s is None and said in str(timed)

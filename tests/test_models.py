@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,12 +9,14 @@ import pytest
 import torch
 from torch import nn
 
-from kerncfg.errors import ConfigError, SourceError
+from kerncfg.errors import ConfigError, KerncfgWarning, SourceError
 from kerncfg.machine import detect
 from kerncfg.models import build
+from tests.hub import kernels
 
 if TYPE_CHECKING:
     from kerncfg.documents.target import Target
+    from tests.hub.fixtures import TestHub
 
 CONFIG = {
     "vocab_size": 97,
@@ -277,3 +280,17 @@ def test_a_plain_module_needs_no_transformers(here: Path, monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "transformers", None)
     said = factory(here, 'return nn.Linear(3, 2), {"input": torch.ones(1, 3)}')
     assert isinstance(build(said, CPU).model, nn.Linear)
+
+
+def test_b27_a_kernel_that_the_model_files_name_is_ignored_and_said(hub: TestHub, tmp_path: Path) -> None:
+    hub.add(kernels.attention("stranger/attention"))
+    saved = build(node(), CPU).model
+    saved.save_pretrained(tmp_path / "model")  # type: ignore[operator]
+    file = tmp_path / "model" / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "attn_implementation": "stranger/attention"}))
+    said = "attention 'stranger/attention' is ignored: it comes from model files, and only a local file"
+    with hub.log.expect(0), pytest.warns(KerncfgWarning, match=said):
+        loaded = build(
+            {"pretrained": str(tmp_path / "model"), "dtype": "float32", "seed": 0, "batch": 1, "sequence": 4}, CPU
+        )
+    assert loaded.model.config._attn_implementation == "sdpa"  # type: ignore[union-attr]

@@ -10,6 +10,7 @@ import pytest
 
 import kerncfg
 from kerncfg.cli import main
+from kerncfg.compiler.schema import validate
 from kerncfg.errors import ConfigError, SourceError
 from tests.hub.git import File
 from tests.hub.repos import Repository
@@ -131,6 +132,7 @@ def test_the_command_says_how_to_run_it(hub: TestHub, capsys: pytest.CaptureFixt
     assert captured.err == "run it: kerncfg run --config-dir here experiment=fast\n"
     assert main(["pull", "acme/fast", "here", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
+    validate(data, "pull")
     assert data["experiments"] == ["fast"] and data["folder"] == "here" and set(data["files"]) == {
         "README.md", "experiment/fast.yaml", "plan.json",
     }  # fmt: skip

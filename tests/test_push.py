@@ -14,6 +14,7 @@ import pytest
 import kerncfg
 from kerncfg.cli import main
 from kerncfg.compiler.compose import compose
+from kerncfg.compiler.schema import validate
 from kerncfg.compiler.writing import document_lines
 from kerncfg.errors import ConfigError, IntegrityError, SourceError
 from kerncfg.evidence.rows import Measurement, Row, TimedModel, TimedRow, Verification
@@ -156,6 +157,7 @@ def test_the_command_lists_what_leaves_and_sends_nothing_that_nobody_consented_t
     capsys.readouterr()
     assert main([*words, "--yes", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
+    validate(data, "push")
     assert data["commit"] == pushed(writer).id and set(data["files"]) == {*pushed(writer).files} - {".gitattributes"}
 
 

@@ -132,7 +132,7 @@ def scheme(
     return found
 
 
-def _own(layout: nn.Module, inside: set[int]) -> dict[str, Slot]:
+def _own(layout: nn.Module, inside: frozenset[int]) -> dict[str, Slot]:
     """Return the layout's own parameters and buffers, by path; modules of the members that it holds are theirs."""
     found: dict[str, Slot] = {}
 

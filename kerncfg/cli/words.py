@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,7 @@ class _Place(click.Path):
             what = param.opts[0] if isinstance(param, click.Option) else "an argument"
             raise ConfigError(f"{what} is empty, expected the name of a file or folder")
         found = super().convert(value, param, ctx)
-        return found if found is None else Path(found)
+        return found if found is None else Path(os.fsdecode(found))
 
 
 PLACE = _Place()

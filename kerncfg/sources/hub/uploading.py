@@ -25,6 +25,7 @@ def send(repository: str, files: Mapping[str, bytes], *, title: str, private: bo
         SourceError: The Hub cannot be reached or refuses.
     """
     settings = Settings.read()
+    settings.check()
     if settings.offline:
         raise SourceError(f"nothing was sent to {repository}: HF_HUB_OFFLINE is set", hint="unset it")
     if settings.token is None:
