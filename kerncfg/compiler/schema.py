@@ -121,9 +121,10 @@ def _all_of(validator: Any, parts: Any, value: Any, rule: Any) -> Iterator[Valid
     """The keyword `allOf`, past the parts that are for values of another type: those are most of our schemas'."""
     for index, part in enumerate(parts):
         asked = part.get("if")
-        other = asked is not None and len(asked) == 1 and "type" in asked and part.keys() == {"if", "then"}
-        if not other or validator.is_type(value, asked["type"]):
+        if asked is None or len(asked) > 1 or "type" not in asked or part.keys() != {"if", "then"}:
             yield from validator.descend(value, part, schema_path=index)
+        elif validator.is_type(value, asked["type"]):
+            yield from validator.descend(value, part["then"], schema_path=index)
 
 
 _Validator: Any = extend(Draft202012Validator, {"if": _if, "allOf": _all_of})  # type: ignore[no-untyped-call]
