@@ -132,6 +132,7 @@ def test_a_plan_as_data_has_the_keys_that_others_rely_on() -> None:
                                 "conditions": {"dtype": ["bfloat16"]},
                                 "needs": {},
                                 "asked": {},
+                                "trusted": None,
                                 "origin": "my.yaml:3",
                                 "reason": "chosen for cuda",
                             }

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kerncfg.compiler.policy import CHECKS, Request, moved, no_fit, refused, trusted, unfit
+from kerncfg.compiler.policy import CHECKS, Request, consent, moved, no_fit, refused, trusted, unfit
 from kerncfg.documents.config import Candidate, Conditions, KernelRef, Trust
 from kerncfg.documents.lock import Build, Pin, Release
 from kerncfg.documents.step import Choice, Kernel
@@ -82,6 +82,24 @@ CURE = "name it in a local file or an override, or pass trust"
 )
 def test_code_that_nobody_consented_to_is_refused_with_the_key_to_set(text: str, reason: str) -> None:
     assert trusted(KernelRef.parse(text), TRUST) == reason
+
+
+@pytest.mark.parametrize(
+    ("text", "trust", "said"),
+    [
+        ("org/x@v1:A", Trust(publishers=frozenset({"org"})), "trust.publishers.org"),
+        ("org/x@v1:A", Trust(repositories=frozenset({"org/x"})), "trust.repositories.org/x"),
+        ("org/x@v1:A", Trust(references=frozenset({"org/x@v1:A"})), "trust_remote_code of its row"),
+        ("org/x@v1:A", Trust(allow_all_kernels=True), "trust.allow_all_kernels"),
+        ("/norms:A", Trust(local=frozenset({"/norms"})), "/norms was named by you"),
+        ("org/x@v1:A", Trust(), None),
+        ("/norms:A", Trust(allow_all_kernels=True), None),
+        ("builtin:A", Trust(publishers=frozenset({""})), None),
+        ("original", Trust(), None),
+    ],
+)
+def test_what_lets_code_run_is_told(text: str, trust: Trust, said: str | None) -> None:
+    assert consent(KernelRef.parse(text), trust) == said
 
 
 def test_all_kernels_means_those_of_the_hub() -> None:

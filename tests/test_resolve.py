@@ -207,6 +207,20 @@ def test_b02_a_plan_tells_chosen_inherited_and_off_apart() -> None:
     assert [step(made, name).own for name in "LMN"] == [True, True, False]
 
 
+def test_b28_a_choice_says_why_its_code_may_run() -> None:
+    asked = request(trust=Trust(publishers=frozenset({"org"})))
+    row = {"cuda": [{"kernel": "acme/r@v1:A", "trust_remote_code": True}, "org/r@v1:A", "builtin:A"]}
+    pins = (hub_pin("org/r@v1"), hub_pin("acme/r@v1"), hub_pin("builtin:A"))
+    found = resolve(config({"X": row}), Lock(pins={pin.ref: pin for pin in pins}), asked).step("X")
+    choices = found.modes[Mode.INFERENCE].choices
+    assert {str(choice.kernel.reference): choice.trusted for choice in choices} == {
+        "acme/r@v1:A": "trust_remote_code of its row",
+        "org/r@v1:A": "trust.publishers.org",
+        "builtin:A": None,
+        "original": None,
+    }
+
+
 def test_a_choice_says_where_it_was_said() -> None:
     choices = step(from_file({"N": A})).modes[INFERENCE].choices
     assert [choice.origin for choice in choices] == ["mine.yaml:3", None]

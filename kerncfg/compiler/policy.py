@@ -17,7 +17,20 @@ if TYPE_CHECKING:
     from kerncfg.documents.step import Choice, Rejection
     from kerncfg.documents.target import Target
 
-__all__ = ["CHECKS", "HUB_OFF", "Check", "Request", "moved", "no_fit", "refused", "trusted", "unconsented", "unfit"]
+__all__ = [
+    "CHECKS",
+    "HUB_OFF",
+    "Check",
+    "Request",
+    "consent",
+    "consented",
+    "moved",
+    "no_fit",
+    "refused",
+    "trusted",
+    "unconsented",
+    "unfit",
+]
 
 HUB_OFF = "Hub kernels are switched off by USE_HUB_KERNELS, needed 1, ON, YES or TRUE"
 
@@ -36,6 +49,8 @@ class Request:
     locked: bool = False
 
 
+_BY_ITS_ROW = "trust_remote_code of its row"
+
 Check = Callable[[Candidate, Pin, Request], str | None]
 
 
@@ -44,22 +59,37 @@ def trusted(ref: KernelRef, trust: Trust) -> str | None:
 
     The same question is asked when a kernel is chosen and again when it is loaded.
     """
-    if ref.framework or ref.scheme == "builtin":
+    if ref.framework or ref.scheme == "builtin" or consent(ref, trust):
         return None
     if ref.scheme in ("path", "python"):
-        if ref.place in trust.local:
-            return None
         cure = f"name it in a local file or an override, or pass trust=[{ref.place!r}]"
         return f"{ref.place} was not named by you: {cure}"
     publisher = ref.location.partition("/")[0]
-    if str(ref) in trust.references:
-        return None
-    if trust.allow_all_kernels or publisher in trust.publishers or ref.location in trust.repositories:
-        return None
     return (
         f"publisher {publisher} is not trusted: set trust.publishers.{publisher}=true, "
         f"or trust.repositories.{ref.location}=true for this repository alone"
     )
+
+
+def consent(ref: KernelRef, trust: Trust) -> str | None:
+    """Return what the user said that lets this code run, or `None`; what comes with kerncfg or torch needs nothing."""
+    if ref.scheme in ("path", "python"):
+        return f"{ref.place} was named by you" if ref.place in trust.local else None
+    publisher = ref.location.partition("/")[0]
+    if ref.framework or ref.scheme == "builtin":
+        return None
+    if publisher in trust.publishers:
+        return f"trust.publishers.{publisher}"
+    if ref.location in trust.repositories:
+        return f"trust.repositories.{ref.location}"
+    if str(ref) in trust.references:
+        return _BY_ITS_ROW
+    return "trust.allow_all_kernels" if trust.allow_all_kernels else None
+
+
+def consented(candidate: Candidate, request: Request) -> str | None:
+    """Return the same of a candidate, whose row may say it for itself."""
+    return consent(candidate.ref, request.trust) or (_BY_ITS_ROW if candidate.trust_remote_code else None)
 
 
 def moved(ref: KernelRef, place: str, trust: Trust) -> str | None:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from kerncfg.compiler.policy import CHECKS, Check, Request, moved, no_fit, trusted
+from kerncfg.compiler.policy import CHECKS, Check, Request, consented, moved, no_fit, trusted
 from kerncfg.documents.config import ORIGINAL, AttentionRow, Candidate, Config, Fusion, KernelRef, Row
 from kerncfg.documents.lock import Lock, Pin, Release
 from kerncfg.documents.plan import Attend, Bind, Choice, Fuse, Keep, Kernel, ModePlan, Plan, Rejection, Step
@@ -163,6 +163,7 @@ def _choice(candidate: Candidate, kernel: Kernel, pin: Pin, said: Mode, mode: Mo
         conditions=candidate.conditions.residual(),
         needs=candidate.conditions.needs(),
         asked=_asked(candidate),
+        trusted=consented(candidate, request),
         origin=_text(candidate),
         reason=f"{how} for {request.target.device}{served}{_how_pinned(candidate.ref, pin, kernel)}"
         + (f"; {candidate.note}" if candidate.note else ""),

@@ -112,6 +112,8 @@ def _lines(found: ModePlan) -> Iterator[str]:
         yield f"     {choice.reason}"
         if len(choice.builds) > 1:
             yield from (f"     build {name}: {verdict}" for name, verdict in choice.builds.items())
+        if choice.trusted:
+            yield f"     trusted: {choice.trusted}"
         if choice.needs:
             yield f"     met by the target: {', '.join(f'{key} {wanted}' for key, wanted in choice.needs.items())}"
         if words := table.conditions(choice.conditions):

@@ -80,7 +80,8 @@ class Choice:
     """A kernel that was accepted: `conditions` only a module can answer, `needs` the target was found to meet.
 
     `builds` has a verdict on each build that was there, by its name. `asked` is where each attribute of
-    `conditions["when"]` was said: not always where the kernel was.
+    `conditions["when"]` was said: not always where the kernel was. `trusted` is what let its code run when the plan was
+    made, for information: whoever applies the plan is asked again.
     """
 
     kernel: Kernel
@@ -88,6 +89,7 @@ class Choice:
     conditions: Mapping[str, Any] = field(default_factory=dict)
     needs: Mapping[str, str] = field(default_factory=dict)
     asked: Mapping[str, str | None] = field(default_factory=dict)
+    trusted: str | None = None
     origin: str | None
     reason: str
 
@@ -109,6 +111,7 @@ class Choice:
             "conditions": dict(self.conditions),
             "needs": dict(self.needs),
             "asked": dict(self.asked),
+            "trusted": self.trusted,
             "origin": self.origin,
             "reason": self.reason,
         }
@@ -116,7 +119,7 @@ class Choice:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], files: Mapping[str, tuple[File, ...]]) -> Self:
         """Build a choice from plain data; `files` are those of each digest."""
-        said = {key: data[key] for key in ("builds", "conditions", "needs", "asked", "origin", "reason")}
+        said = {key: data[key] for key in ("builds", "conditions", "needs", "asked", "trusted", "origin", "reason")}
         return cls(kernel=Kernel.from_dict(data, files), **said)
 
 
