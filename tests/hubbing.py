@@ -129,6 +129,18 @@ def typed(hub: TestHub, folder: Path, *words: str, **environment: str | None) ->
     return Done(code=code, out=out.getvalue(), err=err.getvalue())
 
 
+def typed_apart(hub: TestHub, folder: Path, *words: str, **environment: str | None) -> Done:
+    """Type a command in a process of its own, as a user would: for faults, which may end a process."""
+    return ended(started(hub, folder, *words, **environment))
+
+
+def plan_apart(hub: TestHub, folder: Path, *words: str, **environment: str | None) -> Done:
+    """Type `kerncfg plan --json` for a CPU, in a process of its own."""
+    done = typed_apart(hub, folder, "plan", "--json", *CPU, *words, **environment)
+    assert done.code == 0, done.err
+    return done
+
+
 def plan_of(hub: TestHub, folder: Path, *words: str, **environment: str | None) -> Done:
     """Type `kerncfg plan --json` for a CPU."""
     done = typed(hub, folder, "plan", "--json", *CPU, *words, **environment)

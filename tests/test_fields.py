@@ -31,7 +31,7 @@ def refused(read: Any, *given: Any) -> str:
         (b'{"a": -Infinity}', "-Infinity is no number"),
         (b'{"a": "\t"}', "Invalid control character"),
         (b'{"a\\ud800": 1}', "surrogates not allowed"),
-        (b"[" * 100_000, "recursion"),
+        (b"[" * 100_000, "nested too deeply"),
     ],
 )
 def test_what_is_no_json_says_why(content: bytes, reason: str) -> None:
@@ -62,7 +62,7 @@ def test_another_number_is_none(line: str, found: str) -> None:
     assert refused(unsigned, value(line), "a") == f"metadata.json: a is {found}, expected a whole number from 0"
 
 
-@pytest.mark.parametrize("line", ["1", "null", "[]", '"\\ud83d"', '"ab"', '"a\\n"'])
+@pytest.mark.parametrize("line", ["1", "null", "[]", '"ab"', '"a\\n"'])
 def test_a_text_is_whole_and_matches_as_a_whole(line: str) -> None:
     assert refused(text, value(line), "a", "[a]", "an a").endswith(", expected an a")
 

@@ -17,7 +17,9 @@ import pytest
 from tests.hub import kernels
 from tests.hub.kernels import TRUSTED
 from tests.hub.repos import Repository
-from tests.hubbing import CPU, Done, ended, files_of, plan_of, planned, row, started, typed
+from tests.hubbing import CPU, Done, ended, files_of, planned, row, started
+from tests.hubbing import plan_apart as plan_of
+from tests.hubbing import typed_apart as typed
 
 if TYPE_CHECKING:
     from tests.hub.fixtures import TestHub

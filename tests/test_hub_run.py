@@ -15,7 +15,8 @@ import pytest
 
 from tests.hub import kernels
 from tests.hub.kernels import TRUSTED
-from tests.hubbing import CPU, Done, ended, files_of, planned, row, typed
+from tests.hubbing import CPU, Done, ended, files_of, planned, row
+from tests.hubbing import typed_apart as typed
 
 if TYPE_CHECKING:
     from tests.hub.fixtures import TestHub

@@ -18,6 +18,7 @@ from kerncfg.errors import SourceError
 __all__ = ["Settings", "local_kernels", "parts"]
 
 _HUB = "https://huggingface.co"
+_KINDS = ("datasets", "kernels", "models")
 _TRUE = {"1", "ON", "YES", "TRUE"}  # what huggingface_hub takes for true
 
 
@@ -107,7 +108,7 @@ def _split(address: str) -> SplitResult | None:
 def parts(repository: str) -> tuple[str, str]:
     """Return what a repository holds and its name: `org/repo` has kernels, `datasets/org/repo` says what it has."""
     kind, _, name = repository.partition("/")
-    return (kind, name) if "/" in name else ("kernels", repository)
+    return (kind, name) if kind in _KINDS and "/" in name else ("kernels", repository)
 
 
 def local_kernels(environment: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -35,12 +35,12 @@ FOLDER = Path(kerncfg.kernels.__file__).parent
 
 
 @pytest.mark.parametrize("layer", CLASSES)
-def test_a_layer_is_a_forward_and_two_flags(layer: Layer) -> None:
+def test_a_layer_is_a_forward_and_three_flags(layer: Layer) -> None:
     assert issubclass(layer, nn.Module)
     assert inspect.getattr_static(layer, "__init__") is nn.Module.__init__
     own = {name for name, _ in inspect.getmembers(layer)} - {name for name, _ in inspect.getmembers(nn.Module)}
-    assert own == {"can_torch_compile", "has_backward"}
-    assert layer.can_torch_compile is layer.has_backward is True
+    assert own == {"can_torch_compile", "deterministic", "has_backward"}
+    assert layer.can_torch_compile is layer.deterministic is layer.has_backward is True
 
 
 @pytest.mark.parametrize(
