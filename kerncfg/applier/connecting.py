@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -46,7 +46,7 @@ def lay_out(
     names = names_of(cls, members) or []
     try:
         given = arguments(cls, members)
-        with torch.inference_mode(False):
+        with torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext():
             layout = cls(**given) if isinstance(given, Mapping) else cls(*given)
     except Unknown as name:
         raise Unfit(f"{cls.__name__} wants {name}, and what that was cannot be told from the module") from None

@@ -8,6 +8,7 @@ it. Stacked ones are a tensor whose rows the members' parameters are views of.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import cache
 from typing import Any, NamedTuple, Protocol
 
@@ -93,9 +94,9 @@ class Stack:
         """Move the parameters into one new memory; they stay the same objects."""
         parts = self.current()
         before = [part.data for part in parts]
-        with torch.inference_mode(False), torch.no_grad():
-            merged = torch.cat(before)
-            pieces = torch.split(merged, [part.shape[0] for part in parts])
+        with torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext():
+            merged = torch.cat(before)  # of data, so there are no gradients to turn off
+            pieces = merged.split_with_sizes([part.shape[0] for part in parts])
             try:
                 for part, piece in zip(parts, pieces, strict=True):
                     part.data = piece
