@@ -29,7 +29,7 @@ Stacks = dict[tuple[tuple[int, str], ...], Stack]
 
 def stack_key(found: Scheme, stocks: Sequence[str]) -> tuple[tuple[int, str], ...]:
     """Return what tells the stack of some parameters from others."""
-    return tuple((id(owner), name) for owner, name in (found.slots[stock] for stock in stocks))
+    return tuple([(id(owner), name) for owner, name in [found.slots[stock] for stock in stocks]])
 
 
 def lay_out(
@@ -103,13 +103,12 @@ def connect(
 
 def _mine(layout: nn.Module, inside: frozenset[int]) -> list[nn.Module]:
     """Return the modules that the layout made itself."""
-    found = [layout]
+    found, seen = [layout], {id(layout), *inside}
     for module in found:
-        found += [
-            child
-            for child in module._modules.values()
-            if child is not None and id(child) not in inside and not any(child is known for known in found)
-        ]
+        for child in module._modules.values():
+            if child is not None and id(child) not in seen:
+                seen.add(id(child))
+                found.append(child)
     return found
 
 

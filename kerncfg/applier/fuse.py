@@ -83,9 +83,12 @@ def survey(root: nn.Module, modules: Sequence[nn.Module] = (), *, still: bool = 
 def _tied(modules: Sequence[nn.Module]) -> frozenset[int]:
     """Return the ids of the parameters that have several places in a model, or lie where another one lies."""
     every = [one for module in modules if module._parameters for one in module._parameters.values() if one is not None]
-    plain = [one for one in {id(one): one for one in every}.values() if type(one) is nn.Parameter and not one.is_meta]
+    unique = {id(one): one for one in every}
+    plain = [one for one in unique.values() if type(one) is nn.Parameter and not one.is_meta]
     starts = [one.data_ptr() for one in plain]
-    found = {own for own, places in Counter(map(id, every)).items() if places > 1}
+    found: set[int] = set()
+    if len(unique) < len(every):
+        found.update([own for own, places in Counter(map(id, every)).items() if places > 1])
     if len(set(starts)) < len(starts):  # else none lies where another does, as in most models
         here = {start for start, there in Counter(starts).items() if start and there > 1}
         found |= {id(one) for one, start in zip(plain, starts, strict=True) if start in here}
@@ -101,10 +104,11 @@ class _Preparation:
 
     def prepared(self, codes: Pair, kernels: tuple[Kernel | None, Kernel | None], modes: tuple[Mode, Mode]) -> Prepared:
         layouts: dict[Any, nn.Module] = {}
+        classes = tuple(map(type, self.group.modules))
         for code, mode in zip(codes, modes, strict=True):
             if code is None:
                 continue
-            key = code, mode, self.group.layers[0], tuple(map(type, self.group.modules))
+            key = code, mode, self.group.layers[0], classes
             if key not in self.survey.faults:
                 self.survey.faults[key] = self._fault(code, mode)
             if fault := self.survey.faults[key]:

@@ -81,14 +81,17 @@ class Stack:
 
     def current(self) -> tuple[torch.Tensor, ...]:
         """Return the parameters as the members have them now."""
-        return tuple(slot.get() for slot in self.slots)
+        return tuple([slot.get() for slot in self.slots])
 
     def fits(self) -> bool:
         """Whether the parameters can lie in one memory at all: one dtype, device and row shape."""
-        first, *rest = self.current()
+        parts = self.current()
+        first = parts[0]
         form = first.dtype, first.device, first.shape[1:]
-        plain = all(type(part) is nn.Parameter for part in (first, *rest))
-        return plain and first.dim() > 0 and all((p.dtype, p.device, p.shape[1:]) == form for p in rest)
+        for part in parts:
+            if type(part) is not nn.Parameter or (part.dtype, part.device, part.shape[1:]) != form:
+                return False
+        return first.dim() > 0
 
     def join(self) -> None:
         """Move the parameters into one new memory; they stay the same objects."""
@@ -104,7 +107,7 @@ class Stack:
                 for part, data in zip(parts, before, strict=True):
                     part.data = data
                 raise
-        self.offsets = tuple(int(piece.storage_offset()) * piece.element_size() for piece in pieces)
+        self.offsets = tuple([int(piece.storage_offset()) * piece.element_size() for piece in pieces])
         self.merged, self.parts = merged, parts
 
     def holds(self) -> bool:

@@ -46,7 +46,7 @@ def build(layers: int = LAYERS) -> Any:
 
 
 def edits(bindings: Bindings) -> int:
-    """Count the modules that were changed: those of edits, and the parts whose parameters a fusion moved and watches."""
+    """Count the modules that were changed: those of edits, and the parts whose parameters a fusion moved."""
     settled, held = bindings._settled, bindings._settled.attended
     made = [one.fusion for one in settled.fusions if one.fusion is not None]
     moved = sum(len({*map(id, one._all_owners())} - {*map(id, one.members)}) for one in made)
