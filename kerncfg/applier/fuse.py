@@ -84,7 +84,7 @@ def _tied(modules: Sequence[nn.Module]) -> frozenset[int]:
     """Return the ids of the parameters that have several places in a model, or lie where another one lies."""
     every = [one for module in modules if module._parameters for one in module._parameters.values() if one is not None]
     unique = {id(one): one for one in every}
-    plain = [one for one in unique.values() if type(one) is nn.Parameter and not one.is_meta]
+    plain = [one for one in unique.values() if type(one) is nn.Parameter]  # on meta each lies at 0, which is no place
     starts = [one.data_ptr() for one in plain]
     found: set[int] = set()
     if len(unique) < len(every):

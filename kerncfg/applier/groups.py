@@ -148,12 +148,15 @@ def _families(sites: Sites, parent: object) -> dict[str, dict[str, Site]]:
 
 
 def _fitting(family: Mapping[str, Site], child: str, name: str) -> list[Site]:
+    if "*" not in child:
+        found = family.get(child)
+        return [found] if found is not None and _is_called(found.layer, name) else []
     pattern = glob(child)
     return [site for key, site in family.items() if pattern.fullmatch(f"{key}.") and _is_called(site.layer, name)]
 
 
 def _is_called(layer: LayerClass, name: str) -> bool:
-    return layer.name == name or any(base.__name__.endswith(name) for base in layer.classes)
+    return layer.name == name or any([base.__name__.endswith(name) for base in layer.classes])
 
 
 def _lack(family: Mapping[str, Site], child: str, name: str) -> str:
