@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from torch import nn
 
-from kerncfg.applier.groups import Group, check_conflicts, groups, inner
+from kerncfg.applier.groups import Group, check_conflicts, groups, inner, named_parts
 from kerncfg.errors import ApplyError, ConflictError
 from tests.fusing import MEMBERS, Block, Norm, blocks, transformer
 
@@ -153,3 +154,14 @@ def test_a_match_on_a_member_is_a_conflict_and_inside_it_is_none() -> None:
     within = id(model.get_submodule("1.mlp.gate_proj"))
     check_conflicts(found, {within: "kernels.Mine"})
     assert within in inner(found["fusions.a"][1])
+
+
+def test_a_walk_over_parts_leaves_nothing_for_the_collector() -> None:
+    module = nn.Sequential(nn.Sequential(nn.Linear(2, 2)))
+    gc.collect()
+    gc.disable()
+    try:
+        assert [path for path, _ in named_parts(module)] == ["", "0", "0.0"]
+        assert gc.collect() == 0
+    finally:
+        gc.enable()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,7 +29,7 @@ Stacks = dict[tuple[tuple[int, str], ...], Stack]
 
 def stack_key(found: Scheme, stocks: Sequence[str]) -> tuple[tuple[int, str], ...]:
     """Return what tells the stack of some parameters from others."""
-    return tuple((id(owner), name) for owner, name in (found.slots[stock] for stock in stocks))
+    return tuple([(id(owner), name) for owner, name in [found.slots[stock] for stock in stocks]])
 
 
 def lay_out(
@@ -46,7 +46,7 @@ def lay_out(
     names = names_of(cls, members) or []
     try:
         given = arguments(cls, members)
-        with torch.inference_mode(False):
+        with torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext():
             layout = cls(**given) if isinstance(given, Mapping) else cls(*given)
     except Unknown as name:
         raise Unfit(f"{cls.__name__} wants {name}, and what that was cannot be told from the module") from None
@@ -103,13 +103,12 @@ def connect(
 
 def _mine(layout: nn.Module, inside: frozenset[int]) -> list[nn.Module]:
     """Return the modules that the layout made itself."""
-    found = [layout]
+    found, seen = [layout], {id(layout), *inside}
     for module in found:
-        found += [
-            child
-            for child in module._modules.values()
-            if child is not None and id(child) not in inside and not any(child is known for known in found)
-        ]
+        for child in module._modules.values():
+            if child is not None and id(child) not in seen:
+                seen.add(id(child))
+                found.append(child)
     return found
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -129,7 +129,7 @@ class Fusion:
         "watched",
     )
 
-    def __init__(self, prepared: Prepared, owner: Owner) -> None:
+    def __init__(self, prepared: Prepared, owner: Owner, last: Fusion | None = None) -> None:
         self.members = prepared.group.modules
         self.paths = prepared.group.paths
         self.codes = prepared.codes
@@ -139,13 +139,19 @@ class Fusion:
         self.converted = prepared.converted
         self.config = prepared.config
         self.notes = prepared.notes
-        self.parts = {id(part) for parts in prepared.group.parts for _, part in parts}
+        self.parts: Set[int] = prepared.group.inside
         self.watched = self._watched(prepared.group.parts)
         self.awaited = False  # whether this is a copy whose members are not all there
-        self.edits = tuple(
+        self.edits = self._shared(last, owner) or tuple(
             _FuseEdit(owner, _forwards(self.codes, place == 0), self.kernels, place == 0)
             for place in range(len(self.members))
         )
+
+    def _shared(self, last: Fusion | None, owner: Owner) -> tuple[_FuseEdit, ...] | None:
+        """Return the edits of the fusion made before this, if they are the same: those of a hundred layers are."""
+        if last is None or last.codes != self.codes or last.kernels != self.kernels:
+            return None
+        return last.edits if len(last.edits) == len(self.members) and last.edits[0].owner is owner else None
 
     @property
     def path(self) -> str:
@@ -163,18 +169,19 @@ class Fusion:
                 converted.install(converted.values())
             for stack in self.stacks:
                 stack.join()
+            owners = self._all_owners()
             for member, parts, edit in zip(self.members, every, self.edits, strict=True):
-                self._enter(member, parts)
+                self._enter(member, parts, owners)
                 bind(member, edit)
         except BaseException:
             self.revert()
             raise
 
-    def _enter(self, member: nn.Module, parts: Parts) -> None:
+    def _enter(self, member: nn.Module, parts: Parts, owners: Sequence[nn.Module]) -> None:
         member.__dict__[ENTRY] = self
         member.__dict__[_APPLY] = _Applied(self, member, member.__dict__.get(_APPLY))
         inside = {id(part) for _, part in parts}
-        for owner in self._all_owners():
+        for owner in owners:
             if id(owner) not in inside:
                 continue
             hooks = owner.__dict__["_load_state_dict_post_hooks"]

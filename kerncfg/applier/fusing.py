@@ -131,8 +131,13 @@ def decide_fusions(root: nn.Module, sites: Sites, found: Groups, decisions: Deci
     if not found:
         return []
     looked = survey(root, sites.modules, still=True)
+    known: dict[int, Verdict] = {}
     with randomness([root]):
-        return [_Choosing(looked, group, step, decisions).site() for step, own in found.values() for group in own]
+        return [
+            _Choosing(looked, group, step, decisions, known=known).site()
+            for step, own in found.values()
+            for group in own
+        ]
 
 
 def release(
@@ -143,7 +148,7 @@ def release(
     Parts of fusions that were applied before count as well; their members themselves say so when they are decided.
     """
     taken = {id(module): row(one.step) for one in fused if one.swaps for module in one.group.modules}
-    taken |= {part: row(one.step) for one in fused if one.swaps for part in inner(one.group) if part not in taken}
+    taken |= {part: row(one.step) for one in fused if one.swaps for part in one.group.inside if part not in taken}
     taken |= {part: to for module in sites.modules if FUSION in module.__dict__ for part, to in _earlier(module)}
     if not taken:
         return list(functions), {}
@@ -182,6 +187,7 @@ class _Choosing:
     decisions: Decisions
     reasons: dict[str, None] = field(default_factory=dict)
     faults: set[str] = field(default_factory=set)
+    known: dict[int, Verdict] = field(default_factory=dict)  # of choices that were the first, by their ids
 
     def site(self) -> FusionSite:
         """Return what the group runs."""
@@ -261,9 +267,14 @@ class _Choosing:
         if chosen is None:
             return self._kept(_in(self.step, mode))
         choice = chosen[0]
+        if not self.reasons and (known := self.known.get(id(choice))):
+            return known
         passed = f"; passed over: {'; '.join(self.reasons)}" if self.reasons else ""
         where = f" ({choice.origin})" if choice.origin else ""
-        return Verdict(status="swapped", reason=f"{choice.reason}{where}{passed}", kernel=choice.kernel)
+        verdict = Verdict(status="swapped", reason=f"{choice.reason}{where}{passed}", kernel=choice.kernel)
+        if not self.reasons:
+            self.known[id(choice)] = verdict
+        return verdict
 
     def _kept(self, found: ModePlan) -> Verdict:
         if is_off(found):

@@ -112,19 +112,19 @@ def scheme(
     slots: dict[str, Slot] = {}
     for name, parts in zip(names, every, strict=True):
         for path, part in parts:
+            where = f"{name}.{path}." if path else f"{name}."
             for tensors in (part._parameters, part._buffers):
-                for key, value in tensors.items():
+                for key, value in tensors.items() if tensors else ():
                     if value is not None:
-                        slots[f"{name}.{path}.{key}" if path else f"{name}.{key}"] = Slot(part, key)
+                        slots[where + key] = Slot(part, key)
     own = _own(layout, inside)
     held = frozenset([id(part) for _, part in named_parts(layout)])
     found = Scheme(slots=slots, own=own, inside=inside, held=held)
     _identical(own, found)
     declared = getattr(layout, "conversion", None) or {}
-    transforms = list(getattr(layout, "conversion_mapping", None) or ())
     if declared:
         _declared(declared, own, found)
-    elif transforms:
+    elif transforms := list(getattr(layout, "conversion_mapping", None) or ()):
         full = {stock: _full(stock, names, paths) for stock in slots}
         _transformed(copy.deepcopy(transforms), own, found, full, f"{paths[0]}.", root)
     _by_name(own, found, names[0])
@@ -135,17 +135,18 @@ def scheme(
 def _own(layout: nn.Module, inside: frozenset[int]) -> dict[str, Slot]:
     """Return the layout's own parameters and buffers, by path; modules of the members that it holds are theirs."""
     found: dict[str, Slot] = {}
+    _add_own(layout, "", inside, found)
+    return found
 
-    def visit(module: nn.Module, prefix: str) -> None:
-        for key, value in (*module._parameters.items(), *module._buffers.items()):
+
+def _add_own(module: nn.Module, prefix: str, inside: frozenset[int], found: dict[str, Slot]) -> None:
+    for tensors in (module._parameters, module._buffers):
+        for key, value in tensors.items() if tensors else ():
             if value is not None:
                 found[prefix + key] = Slot(module, key)
-        for key, child in module._modules.items():
-            if child is not None and id(child) not in inside:
-                visit(child, f"{prefix}{key}.")
-
-    visit(layout, "")
-    return found
+    for key, child in module._modules.items():
+        if child is not None and id(child) not in inside:
+            _add_own(child, f"{prefix}{key}.", inside, found)
 
 
 def _identical(own: Mapping[str, Slot], found: Scheme) -> None:

@@ -97,7 +97,7 @@ def settle(plan: Plan, root: nn.Module, modes: tuple[Mode, Mode], owner: Owner) 
     fusions = decide_fusions(root, sites, grouped, decisions)
     called, left = release(sites, taken, called, fusions)
     lone = alone(root, sites, taken, decisions)
-    called, inside = release(sites, taken, called, lone)
+    called, inside = release(sites, taken, called, lone) if lone else (called, {})
     fusions += lone
     left = {name: "; ".join(filter(None, (left.get(name), inside.get(name)))) for name in {**left, **inside}}
     decided = decisions.decide(sites, taken)

@@ -8,6 +8,7 @@ it. Stacked ones are a tensor whose rows the members' parameters are views of.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import cache
 from typing import Any, NamedTuple, Protocol
 
@@ -80,22 +81,25 @@ class Stack:
 
     def current(self) -> tuple[torch.Tensor, ...]:
         """Return the parameters as the members have them now."""
-        return tuple(slot.get() for slot in self.slots)
+        return tuple([slot.get() for slot in self.slots])
 
     def fits(self) -> bool:
         """Whether the parameters can lie in one memory at all: one dtype, device and row shape."""
-        first, *rest = self.current()
+        parts = self.current()
+        first = parts[0]
         form = first.dtype, first.device, first.shape[1:]
-        plain = all(type(part) is nn.Parameter for part in (first, *rest))
-        return plain and first.dim() > 0 and all((p.dtype, p.device, p.shape[1:]) == form for p in rest)
+        for part in parts:
+            if type(part) is not nn.Parameter or (part.dtype, part.device, part.shape[1:]) != form:
+                return False
+        return first.dim() > 0
 
     def join(self) -> None:
         """Move the parameters into one new memory; they stay the same objects."""
         parts = self.current()
         before = [part.data for part in parts]
-        with torch.inference_mode(False), torch.no_grad():
-            merged = torch.cat(before)
-            pieces = torch.split(merged, [part.shape[0] for part in parts])
+        with torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext():
+            merged = torch.cat(before)  # of data, so there are no gradients to turn off
+            pieces = merged.split_with_sizes([part.shape[0] for part in parts])
             try:
                 for part, piece in zip(parts, pieces, strict=True):
                     part.data = piece
@@ -103,7 +107,7 @@ class Stack:
                 for part, data in zip(parts, before, strict=True):
                     part.data = data
                 raise
-        self.offsets = tuple(int(piece.storage_offset()) * piece.element_size() for piece in pieces)
+        self.offsets = tuple([int(piece.storage_offset()) * piece.element_size() for piece in pieces])
         self.merged, self.parts = merged, parts
 
     def holds(self) -> bool:

@@ -68,16 +68,17 @@ class RMSNormMLPLayout(nn.Module):
         super().__init__()
         gate, up = cast("nn.Linear", mlp.gate_proj), cast("nn.Linear", mlp.up_proj)
         _check_silu(cast("Callable[[torch.Tensor], torch.Tensor]", mlp.act_fn))
-        if (gate.bias is None) is not (up.bias is None):
+        plain = gate.bias is None
+        if plain is not (up.bias is None):
             raise ValueError("one of gate_proj and up_proj has a bias, the other has none")
         self.weight = cast("nn.Parameter", norm.weight)
         self.variance_epsilon = norm.variance_epsilon
         rows = gate.out_features + up.out_features
         # On meta: the memory is the model's, as `conversion` says.
         self.gate_up_weight = nn.Parameter(torch.empty(rows, gate.in_features, device="meta"))
-        self.gate_up_bias = None if gate.bias is None else nn.Parameter(torch.empty(rows, device="meta"))
+        self.gate_up_bias = None if plain else nn.Parameter(torch.empty(rows, device="meta"))
         self.down_proj = mlp.down_proj
-        names = ["weight"] if gate.bias is None else ["weight", "bias"]
+        names = ["weight"] if plain else ["weight", "bias"]
         self.conversion = {f"gate_up_{name}": [f"mlp.gate_proj.{name}", f"mlp.up_proj.{name}"] for name in names}
 
 
