@@ -24,6 +24,7 @@ __all__ = ["Loaded", "build", "example"]
 
 _FORMS = ("architecture", "factory", "pretrained")
 # Keys that a config class takes without declaring them: older spellings and the choice of attention.
+_ATTENTION = "config.attn_implementation"
 _UNDECLARED = ("attn_implementation", "rope_scaling", "rope_theta")
 # How far weights that start at a constant are moved from it, relative to it, or to 1 for zeros.
 _SPREAD = 0.1
@@ -91,8 +92,11 @@ def _architecture(node: Mapping[str, Any]) -> tuple[nn.Module, None]:
         raise _refused(f"transformers {transformers.__version__} has no model class {name!r}", "architecture", close)
     settings = dict(node.get("config") or {})
     _check_keys(config_class, settings)
+    _check_attention(settings)
     try:
-        model = model_class(config_class(**settings))
+        config = config_class(**settings)
+        _ignore_kernels(config)
+        model = model_class(config)
     except Exception as error:
         raise _refused(f"{name} cannot be built from it: {_sentence(error)}", "config") from error
     _vary_constants(model)
@@ -112,6 +116,15 @@ def _check_keys(config_class: type, settings: Mapping[str, Any]) -> None:
             issues.append(_issue(f"{config_class.__name__} has no key {key!r}", f"config.{key}", hint))
     if issues:
         raise ConfigError(issues)
+
+
+def _check_attention(settings: Mapping[str, Any]) -> None:
+    """Refuse an attention that transformers would fetch from the Hub, without asking whom the user trusts."""
+    said = settings.get("attn_implementation")
+    for name in said.values() if isinstance(said, Mapping) else [said]:
+        if isinstance(name, str) and "/" in name:
+            hint = f"write attention.default={name}, which is planned, pinned and asks for trust"
+            raise ConfigError([_issue(f"{name!r} is code of the Hub, which a model cannot choose", _ATTENTION, hint)])
 
 
 def _vary_constants(model: nn.Module) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import click
@@ -72,6 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from kerncfg.errors import KerncfgError
 
     prepare()
+    if sys.stdout is None:  # closed by whoever started this
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - it lives as long as the process
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a name of a file may hold what the terminal cannot show
             stream.reconfigure(errors="backslashreplace")
@@ -91,7 +95,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code(error)
     except BrokenPipeError:
         return 0
+    except OSError as error:
+        if not _is_around(error):
+            raise
+        print(f"error: {error.strerror}: {_PLACES[error.errno or 0]}", file=sys.stderr)  # noqa: T201
+        return 3
     return result if isinstance(result, int) else 0
+
+
+# What may be missing around a command: room for what it prints, and the folder that it was started in.
+_PLACES = {errno.ENOSPC: "what was to be printed", errno.ENOENT: "the working directory was removed"}
+
+
+def _is_around(error: OSError) -> bool:
+    if error.errno == errno.ENOSPC:
+        return error.filename is None
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return error.errno == errno.ENOENT
+    return False
 
 
 def _meant(error: click.ClickException, arguments: Sequence[str]) -> click.ClickException:

@@ -41,7 +41,7 @@ def searched(words: Iterable[str]) -> list[str]:
     addresses = [
         address
         for word in words
-        if word.startswith("hydra.searchpath=")
+        if word.lstrip("+").startswith("hydra.searchpath=")
         for address in re.findall(r"hf://[^],\s'\"]+", word)
     ]
     if not addresses:

@@ -39,6 +39,7 @@ _OPTIONAL = ("model", "experiment")  # nodes that a plan does without
 _TEXTS = ("revision", "capability", "torch")  # keys of text, besides those of references
 _VERSION = "a whole number such as 3, or a range such as '>=2.0,<3.0'"
 
+_SEARCHED = "hydra.searchpath"  # which has a value already, but people add to it with a plus
 _FORM = re.compile(r"(?P<sign>~|\+{0,2})(?P<key>[^=\s]*?)\s*(?:=(?P<value>.*))?", re.DOTALL)
 _CHOICE = re.compile(r"\s*choice\((?P<inside>.*)\)\s*", re.DOTALL)
 _NOT_IN_A_KEY = re.compile(r"[^\w./@-]")
@@ -132,7 +133,7 @@ def _rewritten(argument: str) -> list[str]:
     sign, key, value = form["sign"], form["key"], form["value"]
     node = re.split(r"[.@/]", key)[0]
     if node not in NODES:
-        return [_foreign(argument, node)]
+        return [_foreign(argument.lstrip("+") if key == _SEARCHED else argument, node)]
     if sign == "~":
         return _without(argument, key, value)
     if value is None:

@@ -222,7 +222,7 @@ def absolute(location: str, start: Path) -> str:
         return location
     try:
         return os.path.normpath(start / Path(location).expanduser())
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:  # the latter for a name with a null character
         raise _refused(location, "there is no such home folder", "write the folder in full") from error
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kerncfg.compiler.fetched import KIND, forbidden
+from kerncfg.compiler.overrides import NODES
 from kerncfg.compiler.reading import Place, parse_bytes
 from kerncfg.compiler.shared import header_of, prefix_of
 from kerncfg.errors import ConfigError, Issue, SourceError
@@ -58,7 +59,7 @@ def pull(repository: str, folder: str | Path | None = None, *, force: bool = Fal
         ConfigError: Files are there already, or one says what a fetched file may not; nothing was written.
         SourceError: The Hub cannot be reached, has no such place, or the folder cannot be written.
     """
-    found = gathered(f"hf://{repository.removeprefix('hf://')}", lambda path: path.endswith(".yaml") or path in _NAMES)
+    found = gathered(f"hf://{repository.removeprefix('hf://')}", _is_wanted)
     place = Path(folder) if folder is not None else Path(found.place.repository.rpartition("/")[2])
     contents = {checked(path, found.place.repository): found.read(path) for path in sorted(found.files)}
     if issues := [issue for path, data in contents.items() if path.endswith(".yaml") for issue in _faults(path, data)]:
@@ -72,6 +73,12 @@ def pull(repository: str, folder: str | Path | None = None, *, force: bool = Fal
         _write(place, contents)
     sizes = {path: len(data) for path, data in contents.items()}
     return Pulled(address=found.address, commit=found.commit, folder=place, files=sizes)
+
+
+def _is_wanted(path: str) -> bool:
+    """Whether a file is part of an experiment; others, as those that CI or an editor runs, stay where they are."""
+    group = path.endswith(".yaml") and path.partition("/")[0] in NODES and "/." not in path
+    return group or path in _NAMES
 
 
 def _faults(path: str, data: bytes) -> list[Issue]:

@@ -94,7 +94,13 @@ def _wrong(address: str) -> str | None:
         return "begins with neither http:// nor https://"
     if re.search("[?#]", address):
         return "goes on after a '?' or '#'"
-    return None if found.hostname else "names no machine"
+    if not found.hostname:
+        return "names no machine"
+    try:
+        found.hostname.encode("idna")
+    except UnicodeError:
+        return "names no machine: a part between its dots is empty or too long"
+    return None
 
 
 def _split(address: str) -> SplitResult | None:

@@ -11,9 +11,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from huggingface_hub.errors import HfUriError
-from huggingface_hub.utils import parse_hf_uri  # type: ignore[attr-defined, unused-ignore]
-
 from kerncfg.errors import ConfigError, SourceError
 from kerncfg.sources.environment import Settings, parts
 from kerncfg.sources.hub.asking import Hub, HubFault, Moved
@@ -56,6 +53,11 @@ def place_of(address: str) -> Place:
     Raises:
         ConfigError: It is none.
     """
+    Settings.read().check()
+    # Only now, for the client reads HF_ENDPOINT when it is imported, and raises where that is no address.
+    from huggingface_hub.errors import HfUriError
+    from huggingface_hub.utils import parse_hf_uri  # type: ignore[attr-defined, unused-ignore]
+
     try:
         found = parse_hf_uri(address)
     except HfUriError as error:

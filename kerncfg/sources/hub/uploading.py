@@ -6,10 +6,6 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from huggingface_hub import CommitOperationAdd, HfApi
-from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
-from huggingface_hub.utils import get_session  # type: ignore[attr-defined, unused-ignore]
-
 from kerncfg.errors import SourceError
 from kerncfg.sources.environment import Settings, parts
 
@@ -30,6 +26,10 @@ def send(repository: str, files: Mapping[str, bytes], *, title: str, private: bo
         raise SourceError(f"nothing was sent to {repository}: HF_HUB_OFFLINE is set", hint="unset it")
     if settings.token is None:
         raise SourceError(f"nothing was sent to {repository}: no token was found to write with", hint=_LOG_IN)
+    # Only now, for the client reads HF_ENDPOINT when it is imported, and raises where that is no address.
+    from huggingface_hub import CommitOperationAdd, HfApi
+    from huggingface_hub.errors import HfHubHTTPError
+
     kind, name = parts(repository)
     api = HfApi(endpoint=settings.endpoint, token=settings.token)
     added = [CommitOperationAdd(path, content) for path, content in sorted(files.items())]
@@ -55,6 +55,9 @@ def _advice(status: int | None, name: str) -> str:
 
 def _unheard() -> tuple[type[Exception], ...]:
     """Return what is raised where nobody answers: by huggingface_hub, and by the library that it speaks through."""
+    from huggingface_hub.errors import OfflineModeIsEnabled
+    from huggingface_hub.utils import get_session  # type: ignore[attr-defined, unused-ignore]
+
     library = sys.modules[type(get_session()).__module__.partition(".")[0]]
     spoken: type[Exception] = library.HTTPError  # type: ignore[attr-defined, unused-ignore]
     return OfflineModeIsEnabled, ValueError, spoken
