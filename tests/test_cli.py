@@ -193,12 +193,45 @@ def test_an_unknown_schema_lists_those_there_are(capsys: pytest.CaptureFixture[s
     assert "kernels" in capsys.readouterr().err
 
 
+PLAIN = f"{sys.executable} -m kerncfg"
+
+
 def run_kerncfg(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run the command line as a user would, in a folder of its own."""
     root = Path(__file__).parents[1]
     env = {**os.environ, "PYTHONPATH": str(root), **environment}
     command = [sys.executable, "-m", "kerncfg", *arguments]
     return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "said"),
+    [
+        ("kerncfg plan >&-", 0, ""),
+        ("kerncfg plan >/dev/full", 3, "error: No space left on device: what was to be printed\n"),
+        ("rmdir $PWD; kerncfg plan", 3, "error: No such file or directory: the working directory was removed\n"),
+        ("HF_ENDPOINT=https://[::1 kerncfg pull a/b", 3, "error: HF_ENDPOINT is no web address, needed "),
+        ("HF_ENDPOINT=https://[::1 kerncfg push a a/b --yes", 3, "error: HF_ENDPOINT is no web address, needed "),
+        (
+            "HF_ENDPOINT=https://[::1 kerncfg plan hydra.searchpath=[hf://a/b]",
+            3,
+            "error: HF_ENDPOINT is no web address, ",
+        ),
+    ],
+)
+def test_what_is_wrong_around_a_command_is_told_in_a_line(tmp_path: Path, line: str, code: int, said: str) -> None:
+    typed = line.replace("kerncfg plan", f"{PLAIN} plan inherited=none target=cpu").replace("kerncfg pu", f"{PLAIN} pu")
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    done = subprocess.run(["bash", "-c", typed], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    assert done.stderr.startswith(said) and "Traceback" not in done.stderr
+
+
+def test_a_search_path_may_be_added_to_with_a_plus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels" / "mine.yaml").write_text("X: {cpu: builtin:RMSNorm}\n", encoding="utf-8")
+    assert call("plan", "target=cpu", "inherited=none", f"+hydra.searchpath=[file://{tmp_path}]", "kernels=mine") == 0
+    assert "builtin:RMSNorm" in capsys.readouterr().out
 
 
 def test_help_imports_neither_torch_nor_hydra(tmp_path: Path) -> None:

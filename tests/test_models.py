@@ -107,6 +107,14 @@ def test_a_class_that_is_no_model_is_refused() -> None:
     assert "no model class 'Trainer'" in str(refusal(node(architecture="Trainer")))
 
 
+@pytest.mark.parametrize("said", ["acme/attention", {"": "sdpa", "text_config": "acme/attention@main:f"}])
+def test_a_config_cannot_choose_attention_of_the_hub(said: Any) -> None:
+    (issue,) = refusal(node(config={**CONFIG, "attn_implementation": said})).issues
+    assert issue.path == "model.config.attn_implementation"
+    assert "is code of the Hub, which a model cannot choose" in issue.message
+    assert (issue.hint or "").startswith("write attention.default=acme/attention")
+
+
 def test_all_unknown_config_keys_are_named_with_the_nearest() -> None:
     error = refusal(node(config={**CONFIG, "hidden_sizes": 3, "num_layerz": 2}))
     assert [issue.path for issue in error.issues] == ["model.config.hidden_sizes", "model.config.num_layerz"]

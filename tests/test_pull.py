@@ -24,6 +24,10 @@ FILES = {
     "plan.json": "{}\n",
     "weights.safetensors": "0" * 100,
     "setup.py": "raise SystemExit\n",
+    ".github/workflows/x.yaml": "on: push\n",
+    ".pre-commit-config.yaml": "repos: []\n",
+    "experiment/.hidden.yaml": f"{GLOBAL}enabled: false\n",
+    "other/x.yaml": "run: this\n",
 }
 
 

@@ -328,9 +328,10 @@ def test_a_home_folder_is_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert absolute("~/dir", Path("/start")) == "/home/me/dir"
 
 
-def test_nobodys_home_is_refused() -> None:
-    issue = fault(absolute, "~nobody-of-this-name/dir", Path("/start"))
-    assert issue.message == "'~nobody-of-this-name/dir': there is no such home folder"
+@pytest.mark.parametrize("location", ["~nobody-of-this-name/dir", "~\0/dir"])
+def test_nobodys_home_is_refused(location: str) -> None:
+    issue = fault(absolute, location, Path("/start"))
+    assert issue.message == f"{location!r}: there is no such home folder"
     assert issue.hint == "write the folder in full"
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kerncfg.errors import SourceError
 from kerncfg.sources.environment import Settings, local_kernels
 
 HOME = str(Path("~").expanduser())
@@ -42,6 +43,9 @@ def test_a_relative_cache_starts_at_the_working_directory(tmp_path: Path, monkey
 def test_the_address_is_the_hubs_unless_another_is_said() -> None:
     assert Settings.read({}).endpoint == "https://huggingface.co"
     assert Settings.read({"HF_ENDPOINT": "http://here:1/"}).endpoint == "http://here:1"
+    for address in ("http://a..b", f"http://{'a' * 64}.b", "https://[::1", ""):
+        with pytest.raises(SourceError, match="HF_ENDPOINT"):
+            Settings.read({"HF_ENDPOINT": address}).check()
     assert Settings.read({"HF_ENDPOINT": "http://me:word@here:1/hf"}).shown == "http://here:1/hf"
 
 

@@ -28,6 +28,13 @@ REASONS: Mapping[str, tuple[str, ...]] = {
         "publisher … is not trusted: set …",
         "for a plan from a file say --trust …",
     ),
+    "why-code-may-run": (
+        "trust.publishers.…",
+        "trust.repositories.…",
+        "trust.allow_all_kernels",
+        "trust_remote_code of its row",
+        "… was named by you",
+    ),
     "unnamed-code": ("… was not named by you: …",),
     "ignored-consent": ("… is ignored: it comes from …, and only a local file or an override can grant trust",),
     "hub-off": ("Hub kernels are switched off by USE_HUB_KERNELS, needed 1, ON, YES or TRUE",),

@@ -46,6 +46,7 @@ MODELS: Mapping[str, tuple[str, ...]] = {
         "… cannot be built from it: …",
         "… has no key …",
         "… is no floating dtype",
+        "… is code of the Hub, which a model cannot choose",
     ),
     "factory": (
         "model.factory: …",
