@@ -200,12 +200,16 @@ def chosen(found: Sequence[Part], path: str | None) -> tuple[Part, ...]:
 
 
 def attend_parts(
-    model: nn.Module, wanted: Sequence[Wanted], every: Sequence[Part] | None = None, owner: Any = None
+    model: nn.Module,
+    wanted: Sequence[Wanted],
+    every: Sequence[Part] | None = None,
+    owner: Any = None,
+    walked: tuple[Sequence[str], Sequence[nn.Module]] | None = None,
 ) -> Attended:
     """Make parts of a model use the attention that is wanted for each; on an error nothing is done.
 
     `every` are the `parts` of the model, among them the wanted ones, if the caller has them; `owner` is the apply that
-    wants this.
+    wants this, and `walked` the model's paths and modules, if they are known.
 
     Raises:
         ApplyError: A part cannot use what is wanted for it, or did not take it.
@@ -218,7 +222,7 @@ def attend_parts(
     try:
         names = {id(one.part): _name(one, leases) for one in wanted}
         kinds = {id(one.part): _kind(one) for one in wanted}
-        made = edits(model, [one.part for one in wanted], every or parts(model), names, kinds, leases)
+        made = edits(model, [one.part for one in wanted], every or parts(model), names, kinds, leases, walked)
         made.owner = owner
         made.do()
         _check(wanted, names)
@@ -300,10 +304,8 @@ def _refused(part: Part, code: Any, found: Form) -> str | None:
         return f"{cls} works with the attention {', '.join(allowed)} only"
     for place in part.places:
         if place.reading.names:
-            names = " or ".join(place.reading.names)
-            return (
-                f"{type(place.module).__qualname__} asks whether its attention is {names}, which a kernel's name is not"
-            )
+            asks, names = type(place.module).__qualname__, " or ".join(place.reading.names)
+            return f"{asks} asks whether its attention is {names}, which a kernel's name is not"
     return None
 
 

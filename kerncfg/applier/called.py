@@ -9,7 +9,7 @@ The copy has the module's names as they were when it was made: it does not see w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from opcode import opmap
 from types import CellType, CodeType, FunctionType, MethodType
@@ -161,8 +161,11 @@ def _set_by(names: Mapping[str, Any]) -> set[str]:
     for value in list(names.values()):
         members = list(vars(value).values()) if isinstance(value, type) else [value]
         for member in members:
-            function = getattr(member, "__func__", None) or getattr(member, "fget", None) or member
-            for inner in _functions(function):
+            if type(member) is FunctionType and not member.__closure__:
+                within: Iterable[FunctionType] = (member,)
+            else:
+                within = _functions(getattr(member, "__func__", None) or getattr(member, "fget", None) or member)
+            for inner in within:
                 if inner.__globals__ is names:
                     found |= _sets(inner.__code__)
     return found

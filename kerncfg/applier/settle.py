@@ -54,7 +54,8 @@ class Settled:
                 undo.callback(fusion.revert)
             _bind(self.sites.modules, self.decided, self.function_edits(), undo.callback)
             if wanted := [one.wanted for one in self.attention if one.wanted is not None]:
-                self.attended = attend_parts(root, wanted, self.parts, owner=self.owner)
+                walked = self.sites.paths, self.sites.modules
+                self.attended = attend_parts(root, wanted, self.parts, owner=self.owner, walked=walked)
             undo.pop_all()
 
     def function_edits(self) -> list[tuple[nn.Module, Edit]]:

@@ -142,8 +142,11 @@ def edits(
     names: Mapping[int, str],
     kinds: Mapping[int, str | None],
     leases: Mapping[str, Lease],
+    walked: tuple[Sequence[str], Sequence[nn.Module]] | None = None,
 ) -> Edits:
     """Settle which modules of a model get which private configurations, so that parts use attention by other names.
+
+    `walked` are the model's paths and modules, if they are known.
 
     Raises:
         ApplyError: Parts that share a configuration are to have different kinds of masks.
@@ -151,7 +154,7 @@ def edits(
     registries = Registries.find()
     if registries is None:
         return Edits(names=names, before={}, modules=[], leases=())
-    paths, modules, _ = walk(model)
+    paths, modules = walked or walk(model)[:2]
     holders = _holders(paths, modules, registries)
     mine = {part.path: part for part in wanted}
     every = [mine.get(part.path, part) for part in every]
