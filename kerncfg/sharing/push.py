@@ -21,27 +21,22 @@ from kerncfg.compiler.interpolate import resolved
 from kerncfg.compiler.policy import trusted
 from kerncfg.compiler.reading import Place, read
 from kerncfg.documents.plan import Plan
-from kerncfg.errors import ConfigError, IntegrityError
+from kerncfg.errors import ConfigError
 from kerncfg.locking import made as made_lock
 from kerncfg.locking import usual
 from kerncfg.machine import detect, hub_is_on
 from kerncfg.outcome import Outcome
 from kerncfg.outcome import read as read_run
 from kerncfg.saved import default_trust
+from kerncfg.sharing import secrets
 from kerncfg.sharing.card import card, command
 from kerncfg.sharing.experiment import checked_name, files_of, shareable
-from kerncfg.sources.environment import Settings
 from kerncfg.sources.hub.configs import place_of
 from kerncfg.sources.hub.uploading import send
 
 __all__ = ["STAYS", "Parcel", "packed", "push"]
 
 STAYS = "values of the environment, tokens, consents, folders, the command line and the log of the run"
-
-_SECRET = re.compile(
-    r"(?:^|_)(TOKEN|SECRET|(API_?|ACCESS_|PRIVATE_)KEY|PASSW(OR)?D|CREDENTIALS?)(?:_|$)", re.IGNORECASE
-)
-_SHORTEST = 6  # characters of a secret that is looked for; a shorter one would be found in any text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +150,7 @@ def packed(
     consents = tuple(_consents(plan))
     evidence = (outcome.verification, outcome.measurement) if outcome else (None, None)
     files["README.md"] = card(called, address, shown, consents, *evidence)
-    _check_leaks(files)
+    secrets.check(files)
     return Parcel(
         name=called,
         address=address,
@@ -207,18 +202,3 @@ def _without_places(plan: Plan, place: str) -> Plan:
         return value
 
     return Plan.from_dict({**kept(plan.to_dict()), "notes": []})
-
-
-def _check_leaks(files: Mapping[str, str]) -> None:
-    """Refuse to send what no file should hold, whichever way it came there; the value itself is not shown."""
-    token = Settings.read().token
-    secrets = {f"the value of {name}": value for name, value in os.environ.items() if _SECRET.search(name)}
-    secrets |= {"the token": token} if token else {}
-    kept = {what: value for what, value in secrets.items() if len(value) >= _SHORTEST}
-    folders = {"your home folder": Path.home(), "the working directory": Path.cwd()}
-    kept |= {what: f"{folder}{os.sep}" for what, folder in folders.items() if folder.name}
-    for path, text in files.items():
-        for what, value in kept.items():
-            if value in text or json.dumps(value)[1:-1] in text:
-                message = f"{path} would hold {what}, which is not for others"
-                raise IntegrityError(message, hint="nothing was sent; say the value in another way")
