@@ -23,6 +23,7 @@ from kerncfg.sharing import secrets
 from kerncfg.sharing.push import Parcel, push
 from tests.hub import kernels
 from tests.hub.kernels import ACME
+from tests.test_outcome import NAMES, WRONG, leave, spoil
 
 if TYPE_CHECKING:
     from tests.hub.fixtures import TestHub
@@ -420,6 +421,35 @@ def test_the_folder_of_a_run_leaves_with_its_evidence(writer: TestHub, run: Path
     assert str(mine.parent) not in b"".join(parcel.files.values()).decode()
     with pytest.raises(ConfigError, match="is the folder of a run, which has its overrides"):
         push(run, f"{ACME}/fast", "kernels=none")
+
+
+@pytest.mark.parametrize(("name", "keys", "value", "place"), WRONG, ids=NAMES)
+def test_a_run_whose_files_hold_a_wrong_value_stays_here(
+    name: str, keys: tuple[str | int, ...], value: Any, place: str, writer: TestHub, run: Path, mine: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    kerncfg.plan("experiment=fast", config_dir=mine).save(run / "plan.json")
+    leave(run)
+    words = ["push", str(run), f"{ACME}/fast", "--dry-run"]
+    assert main(words) == 0
+    spoil(run, name, keys, value)
+    capsys.readouterr()
+    assert main(words) == 1
+    said = capsys.readouterr().err
+    assert f"{name}.json" in said and place in said and "Traceback" not in said
+    assert not writer.log.count(method="POST")
+
+
+def test_a_run_whose_figures_no_schema_knows_to_be_wrong_stays_here(writer: TestHub, run: Path, mine: Path) -> None:
+    kerncfg.plan("experiment=fast", config_dir=mine).save(run / "plan.json")
+    leave(run)
+    spoil(run, "measurement", ("model", "original_s"), 10**400)
+    with pytest.raises(ConfigError, match=r"measurement\.json holds a value that no run writes: OverflowError"):
+        push(run, f"{ACME}/fast", dry_run=True)
+    (run / "config.yaml").write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match=r"config\.yaml:1:1: the byte 0xff is not UTF-8"):
+        push(run, f"{ACME}/fast", dry_run=True)
+    assert not writer.log.count(method="POST")
 
 
 @pytest.mark.usefixtures("writer")

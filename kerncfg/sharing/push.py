@@ -10,6 +10,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from kerncfg.errors import ConfigError
 from kerncfg.locking import made as made_lock
 from kerncfg.locking import usual
 from kerncfg.machine import detect, hub_is_on
-from kerncfg.outcome import Outcome
+from kerncfg.outcome import Outcome, blaming, check_documents
 from kerncfg.outcome import read as read_run
 from kerncfg.saved import default_trust
 from kerncfg.sharing import secrets
@@ -126,7 +127,7 @@ def packed(
     folder = Path(what)
     if folder.is_dir() and overrides:
         raise ConfigError(f"{what} is the folder of a run, which has its overrides", hint=f"leave {overrides[0]} out")
-    outcome = read_run(folder) if folder.is_dir() else None
+    outcome = _run(folder) if folder.is_dir() else None
     usual_name = re.sub(r"[^\w-]", "-", place.repository.rpartition("/")[2]) if outcome else str(what)
     called = checked_name(name or usual_name)
     if outcome:
@@ -143,13 +144,12 @@ def packed(
     files["plan.json"] = shown.to_json()
     if known.pins:
         files["kerncfg.lock"] = known.to_json()
-    for stage in ("report", "verification", "measurement"):
-        if outcome and (found := getattr(outcome, stage)):
-            files[f"{stage}.json"] = json.dumps(found.to_dict(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
     address = place.at("main")
     consents = tuple(_consents(plan))
-    evidence = (outcome.verification, outcome.measurement) if outcome else (None, None)
-    files["README.md"] = card(called, address, shown, consents, *evidence)
+    with blaming(folder) if outcome else nullcontext():
+        files |= _evidence(outcome)
+        evidence = (outcome.verification, outcome.measurement) if outcome else (None, None)
+        files["README.md"] = card(called, address, shown, consents, *evidence)
     secrets.check(files)
     return Parcel(
         name=called,
@@ -159,6 +159,24 @@ def packed(
         digest=plan.digest,
         consents=consents,
     )
+
+
+def _run(folder: Path) -> Outcome:
+    """Return what a run left, all of it valid: others are to read it."""
+    with blaming(folder):
+        outcome = read_run(folder)
+    check_documents(folder)
+    return outcome
+
+
+def _evidence(outcome: Outcome | None) -> dict[str, str]:
+    """Return the documents of a run as files."""
+    stages = ("report", "verification", "measurement") if outcome else ()
+    return {
+        f"{stage}.json": json.dumps(found.to_dict(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+        for stage in stages
+        if (found := getattr(outcome, stage))
+    }
 
 
 def _of_run(folder: Path) -> tuple[dict[str, Any], Origins]:
