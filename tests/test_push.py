@@ -267,6 +267,12 @@ def test_what_looks_like_a_secret_is_refused_with_file_line_and_kind_wherever_it
     assert secret not in str(caught.value)
 
 
+def test_a_key_that_is_a_secret_itself_is_not_told() -> None:
+    with pytest.raises(IntegrityError, match=r"^x\.yaml:2 would hold what looks like a token of the Hub") as caught:
+        secrets.check({"x.yaml": f"a: 1\nghp_{LETTERS}: hf_{LETTERS}\n"})
+    assert LETTERS not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     "text",
     [
