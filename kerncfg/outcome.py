@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from kerncfg import errors
 from kerncfg.applier.report import Report
-from kerncfg.compiler.reading import Place, parse
+from kerncfg.compiler.reading import Place, parse_bytes
 from kerncfg.compiler.schema import validate
 from kerncfg.documents.plain import DEEP, loads
 from kerncfg.errors import ConfigError, Issue, KerncfgError
@@ -23,10 +24,24 @@ from kerncfg.saved import load_plan
 if TYPE_CHECKING:
     from kerncfg.documents.plan import Plan
 
-__all__ = ["SCHEMA", "STAGES", "Environment", "Outcome", "folders", "read", "write_json"]
+__all__ = [
+    "SCHEMA",
+    "STAGES",
+    "WRONG",
+    "Environment",
+    "Outcome",
+    "blaming",
+    "check_documents",
+    "folders",
+    "read",
+    "write_json",
+]
 
 SCHEMA = 1
 STAGES = ("plan", "report", "verification", "measurement")
+
+# What a value that no run writes raises, wherever it is first made use of.
+WRONG = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
 
 _FILE = "outcome.json"
 _PACKAGES = ("kerncfg", "torch", "triton", "transformers", "hydra-core", "huggingface_hub", "kernels", "liger-kernel")
@@ -194,14 +209,51 @@ def read(folder: Path) -> Outcome:
         error=_error(error) if error else None,
         plan=load_plan(plan) if plan.exists() else None,
     )
-    readers = {"report": Report, "verification": Verification, "measurement": Measurement}
-    for name, kind in readers.items():
+    for name, kind in _DOCUMENTS.items():
         setattr(outcome, name, _document(folder / f"{name}.json", name, kind))
     if not outcome.finished and outcome.error is None:
         outcome.error = KerncfgError("the run did not come to its end: it was stopped, or still runs")
     return outcome
 
 
+@contextmanager
+def blaming(folder: Path) -> Iterator[None]:
+    """Make what is raised inside, where the files of a run's folder are made use of, an error about these files.
+
+    Their schemas, which take longer than reading them, are asked only then.
+
+    Raises:
+        ConfigError: A file holds what it cannot, with the key's path where its schema knows; or something was raised.
+    """
+    try:
+        yield
+    except WRONG as error:
+        check_documents(folder)
+        names = " or ".join(f"{name}.json" for name in _DOCUMENTS if (folder / f"{name}.json").is_file())
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        message = f"{names or _FILE} holds a value that no run writes: {said}"
+        raise ConfigError([Issue(message=message, file=str(folder), hint="run it again")]) from error
+
+
+def check_documents(folder: Path) -> None:
+    """Ask the schemas about the report, the verification and the measurement in a folder, as far as they are there.
+
+    Raises:
+        ConfigError: One is not valid; it holds every fault of all, with file and key path.
+    """
+    issues: list[Issue] = []
+    for name in _DOCUMENTS:
+        file = folder / f"{name}.json"
+        try:
+            if (data := _json(file, name)) is not None:
+                _check(data, name, file)
+        except ConfigError as error:
+            issues += error.issues
+    if issues:
+        raise ConfigError(issues)
+
+
+_DOCUMENTS: Mapping[str, Any] = {"report": Report, "verification": Verification, "measurement": Measurement}
 _MADE_BY = "`kerncfg run` makes such folders below outputs/"
 
 
@@ -248,7 +300,7 @@ def _document(file: Path, name: str, kind: Any) -> Any:
         return kind.from_dict(data)
     except RecursionError as error:
         raise ConfigError([Issue(message=DEEP, file=str(file))]) from error
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except WRONG as error:
         _check(data, name, file)
         raise ConfigError([Issue(message=f"holds what no {name} can hold", file=str(file))]) from error
 
@@ -258,8 +310,8 @@ def _from_hydra(folder: Path) -> dict[str, Any]:
     file = folder / ".hydra" / "overrides.yaml"
     words: list[str] = []
     if file.is_file():
-        lines = file.read_text(encoding="utf-8")
-        found = parse("words:\n" + lines if lines.strip() != "[]" else "", Place("file", str(file)))
+        lines = file.read_bytes()
+        found = parse_bytes(b"words:\n" + lines if lines.strip() != b"[]" else b"", Place("file", str(file)))
         words = [str(item.value) for item in found.value["words"].value] if found.value else []
     ended = (folder / "measurement.json").is_file()
     blank: dict[str, Any] = {"seconds": {}, "started": None, "sweep": None, "swept": [], "total": None}

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,9 @@ from kerncfg.applier.report import Report, ReportRow
 from kerncfg.compiler.schema import validate
 from kerncfg.errors import ConfigError, ContractError, Issue, KerncfgError, SourceError
 from kerncfg.evidence.rows import Check, Measurement, Row, TimedModel, TimedRow, Timing, Verification, Whole
-from kerncfg.outcome import Environment, Outcome, command, folders, read, write_json
+from kerncfg.outcome import Environment, Outcome, blaming, command, folders, read, write_json
+from kerncfg.page.report import report
+from kerncfg.page.sweep import compare
 from tests.planning import plan, step
 
 CHECK: dict[str, Any] = {"passed": False, "reason": "off", "max_abs": math.inf, "max_rel": math.nan, "error": 1e-3,
@@ -128,3 +132,141 @@ def test_folders_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
         (made / "outcome.json").touch()
     assert [folder.name for folder in folders(tmp_path)] == ["1", "2", "10"]
     assert folders(tmp_path / "2") == [tmp_path / "2"]
+
+
+# A document, the keys down to one value, a wrong value that is JSON, and what the error says besides the file's name.
+WRONG: list[tuple[str, tuple[str | int, ...], Any, str]] = [
+    ("report", ("rows", 0, "status"), "moved", "rows.0.status"),
+    ("report", ("rows", 0, "modes"), None, "rows.0.modes"),
+    ("report", ("rows", 0, "name"), {"a": 1}, "rows.0.name"),
+    ("report", ("idle",), [1], "idle"),
+    ("report", ("notes",), 3, "notes"),
+    ("verification", ("rows", 0, "max_abs"), "x", "rows.0.max_abs"),
+    ("verification", ("rows", 0, "modes"), None, "rows.0.modes"),
+    ("verification", ("rows", 0, "error"), [], "rows.0.error"),
+    ("verification", ("model", "within"), "much", "model.within"),
+    ("verification", ("removed",), [{"name": 1}], "removed.0"),
+    ("measurement", ("rows", 0, "spread"), -1, "rows.0.spread"),
+    ("measurement", ("model", "spread"), -1, "model.spread"),
+    ("measurement", ("model", "speedup"), "fast", "model.speedup"),
+]
+NAMES = [f"{name}: {'.'.join(map(str, keys))}: {value}" for name, keys, value, _ in WRONG]
+
+
+def leave(folder: Path) -> None:
+    """Write documents of a run with figures everywhere that a page or a comparison makes use of."""
+    found = full(folder)
+    assert found.report and found.verification and found.measurement
+    row = replace(ROW, passed=True, error=1e-3, original_error=1e-4, max_abs=0.1, max_rel=0.1, gain=0.0, backward=None)
+    figures = {"original_s": 1.0, "kernel_s": 2.0, "speedup": 0.5, "spread": 0.1, "verdict": "slower", "runs": 9}
+    write_json(folder / "report.json", found.report.to_dict())
+    write_json(folder / "verification.json", replace(found.verification, rows=(row,)).to_dict())
+    timed = replace(TIMED, reason=None, **figures)  # type: ignore[arg-type]
+    model = TimedModel(mode="inference", training=TIMING, **figures)  # type: ignore[arg-type]
+    write_json(folder / "measurement.json", Measurement(rows=(timed,), model=model).to_dict())
+
+
+def spoil(folder: Path, name: str, keys: tuple[str | int, ...], value: Any) -> None:
+    """Put a wrong value into a document."""
+    file = folder / f"{name}.json"
+    data = json.loads(file.read_text("utf-8"))
+    inner = data
+    for key in keys[:-1]:
+        inner = inner[key]
+    inner[keys[-1]] = value
+    file.write_text(json.dumps(data), encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run in which all is well."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    folder.mkdir()
+    saved(full(folder))
+    leave(folder)
+    return folder
+
+
+def test_the_folder_that_is_spoilt_below_is_well(whole: Path, tmp_path: Path) -> None:
+    assert report(whole, tmp_path / "page.html").is_file()
+    assert not any(job.error for job in compare(whole, output=tmp_path / "all.html").jobs)
+
+
+@pytest.mark.parametrize(("name", "keys", "value", "place"), WRONG, ids=NAMES)
+def test_a_wrong_value_is_an_error_of_its_file_and_key(
+    name: str, keys: tuple[str | int, ...], value: Any, place: str, whole: Path, tmp_path: Path
+) -> None:
+    bad = shutil.copytree(whole, tmp_path / "bad")
+    spoil(bad, name, keys, value)
+    with pytest.raises(ConfigError) as caught:
+        report(bad)
+    assert {issue.file for issue in caught.value.issues} == {str(bad / f"{name}.json")}
+    assert any((issue.path or "").startswith(place) for issue in caught.value.issues)
+
+
+# What a comparison has no use for, and so does not see.
+UNUSED = {("verification", key) for key in ("max_abs", "error", "within", "modes")}
+
+
+@pytest.mark.parametrize(("name", "keys", "value", "place"), WRONG, ids=NAMES)
+def test_a_wrong_value_is_an_error_of_that_run_and_of_no_other_that_is_compared(
+    name: str, keys: tuple[str | int, ...], value: Any, place: str, whole: Path, tmp_path: Path
+) -> None:
+    bad = shutil.copytree(whole, tmp_path / "bad")
+    spoil(bad, name, keys, value)
+    found = compare(bad, whole, output=tmp_path / "all.html")
+    spoilt, good = sorted(found.jobs, key=lambda job: job.folder != str(bad))
+    assert not good.error and good.counts and good.model and good.kernels
+    assert json.dumps(found.to_dict(), allow_nan=False) and (tmp_path / "all.html").is_file()
+    used = (name, keys[-1]) not in UNUSED
+    assert bool(spoilt.error) is used and str(found).count("ERROR") == used
+    if spoilt.error:
+        assert f"{name}.json" in spoilt.error["message"] and place in spoilt.error["message"]
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "value"),
+    [
+        ("verification", ("rows", 0, "original_error"), -1),
+        ("measurement", ("model", "original_s"), 10**400),
+        ("measurement", ("rows", 0, "speedup"), 10**400),
+    ],
+)
+def test_a_wrong_value_that_no_schema_knows_is_an_error_of_the_folders_files(
+    name: str, keys: tuple[str | int, ...], value: Any, whole: Path, tmp_path: Path
+) -> None:
+    bad = shutil.copytree(whole, tmp_path / "bad")
+    spoil(bad, name, keys, value)
+    with pytest.raises(ConfigError, match=rf"bad: .*{name}\.json.* holds a value that no run writes: \w+Error"):
+        report(bad)
+    assert not next(job for job in compare(bad, whole).jobs if job.folder == str(whole)).error
+
+
+def test_a_configuration_that_is_no_text_is_said_to_be_none(whole: Path, tmp_path: Path) -> None:
+    bad = shutil.copytree(whole, tmp_path / "bad")
+    (bad / "config.yaml").write_bytes(b"model: 1\na: \xff\n")
+    with pytest.raises(ConfigError, match=r"config\.yaml:2:4: the byte 0xff is not UTF-8"):
+        report(bad)
+    assert not any(job.error for job in compare(bad, whole).jobs)
+
+
+def test_what_hydra_wrote_that_is_no_text_or_no_list_is_said_to_be_none(whole: Path, tmp_path: Path) -> None:
+    bad = shutil.copytree(whole, tmp_path / "bad")
+    (bad / "outcome.json").unlink()
+    (bad / ".hydra").mkdir()
+    for data in (b"- \xff\n", b"  3\n"):
+        (bad / ".hydra/overrides.yaml").write_bytes(data)
+        with pytest.raises(ConfigError, match="bad"):
+            report(bad)
+
+
+def test_an_error_that_is_ours_and_one_that_no_value_causes_pass_as_they_are(tmp_path: Path) -> None:
+    for error in (SourceError("away"), KeyboardInterrupt(), OSError("full")):
+        with pytest.raises(type(error)) as caught, blaming(tmp_path):
+            raise error
+        assert caught.value is error
+    with (
+        pytest.raises(ConfigError, match=r"outcome\.json holds a value that no run writes: KeyError: 'a'"),
+        blaming(tmp_path),
+    ):
+        raise KeyError("a")

@@ -19,9 +19,11 @@ from kerncfg.compiler.writing import document_lines
 from kerncfg.errors import ConfigError, IntegrityError, SourceError
 from kerncfg.evidence.rows import Measurement, Row, TimedModel, TimedRow, Verification
 from kerncfg.outcome import Outcome, write_json
+from kerncfg.sharing import secrets
 from kerncfg.sharing.push import Parcel, push
 from tests.hub import kernels
 from tests.hub.kernels import ACME
+from tests.test_outcome import NAMES, WRONG, leave, spoil
 
 if TYPE_CHECKING:
     from tests.hub.fixtures import TestHub
@@ -226,6 +228,102 @@ def test_a_secret_that_came_in_as_a_value_is_found_and_not_shown(
     assert not writer.log.count(method="POST")
 
 
+LETTERS = "aBcDeFgHiJkLmNoPqRsTuVwXyZ0123456789"
+# Put together here, so that no file of this repository looks like one that holds a secret.
+SHAPES = [
+    ("hf_" + "aBcDeFgHiJ" * 3, "a token of the Hub"),
+    ("ghp_" + LETTERS, "a token of GitHub"),
+    ("gho_" + LETTERS, "a token of GitHub"),
+    ("ghs_" + LETTERS, "a token of GitHub"),
+    ("github_pat_" + LETTERS[:22] + "_" + LETTERS, "a token of GitHub"),
+    ("glpat-" + LETTERS[:20], "a token of GitLab"),
+    ("sk-" + LETTERS[:20], "a secret key (sk-)"),
+    ("sk-proj-" + LETTERS, "a secret key (sk-)"),
+    ("xoxb-" + "1234567890-" + LETTERS[:12], "a token of Slack"),
+    ("AKIA" + "ABCDEFGH01234567", "an access key of AWS"),
+    (".".join(("eyJ" + LETTERS, "eyJ" + LETTERS, LETTERS)), "a JSON web token"),
+    ("-----BEGIN " + "RSA PRIVATE KEY-----", "a private key"),
+    ("-----BEGIN " + "PRIVATE KEY-----", "a private key"),
+    ("https://me:" + "pass-word@example.org/x", "an address with a password"),
+]
+
+
+@pytest.mark.parametrize(("secret", "kind"), SHAPES, ids=[secret[:12] for secret, _ in SHAPES])
+def test_what_looks_like_a_secret_is_refused_with_file_line_and_kind_wherever_it_stands(secret: str, kind: str) -> None:
+    for text, where in (
+        (f"a: 1\nb: {secret}\n", "x.yaml:2 (b)"),
+        (f'{{\n  "a": 1,\n  "b c": "{secret}"\n}}\n', "x.yaml:3 (b c)"),
+        (f"a:\n  ? {secret}\n", "x.yaml:2"),
+        (f"{secret}: 1\n", "x.yaml:1"),
+        (f'{{"a": {{"{secret}": 1}}}}', "x.yaml:1"),
+    ):
+        with pytest.raises(IntegrityError) as caught:
+            secrets.check({"y.yaml": "a: 1\n", "x.yaml": text})
+        said = str(caught.value)
+        assert said.startswith(f"{where} would hold ") and kind in said
+        assert secret not in said and secret[4:] not in said
+    with pytest.raises(IntegrityError, match=r"^the name of a file would hold") as caught:
+        secrets.check({f"experiment/{secret}.yaml": "a: 1\n"})
+    assert secret not in str(caught.value)
+
+
+def test_a_key_that_is_a_secret_itself_is_not_told() -> None:
+    with pytest.raises(IntegrityError, match=r"^x\.yaml:2 would hold what looks like a token of the Hub") as caught:
+        secrets.check({"x.yaml": f"a: 1\nghp_{LETTERS}: hf_{LETTERS}\n"})
+    assert LETTERS not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: acme/task-specific-kernels-of-the-year@v1:Norm",
+        "hydra.searchpath=[hf://acme/fast@main,hf://datasets/acme/a@v1]",
+        "a: hf_" + "x" * 29,
+        "a: 'https://huggingface.co/acme/fast@main:80'",
+        "a: [https://example.org, 'b:c@d', hf://acme/a, b:c@d]",
+        "sha256:" + "0123456789abcdef" * 4,
+        "a: -----BEGIN " + "PUBLIC KEY-----",
+    ],
+)
+def test_what_only_resembles_a_secret_goes(text: str) -> None:
+    secrets.check({"x.yaml": text})
+
+
+@pytest.mark.usefixtures("mine")
+@pytest.mark.parametrize("row", ["model.config.{}=1", "model.config.note={}", "kernels.X={}/k@v1:K"])
+def test_a_secret_that_no_variable_holds_is_refused_by_its_shape(writer: TestHub, row: str) -> None:
+    secret = "hf_" + "aBcDeFgHiJ" * 3
+    with pytest.raises(
+        IntegrityError, match=r"\.(yaml|json):\d+.* would hold what looks like a token of the Hub"
+    ) as caught:
+        share(row.format(secret))
+    assert secret not in str(caught.value)
+    assert not writer.log.count(method="POST")
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "place"),
+    [
+        ("token", "old-fashioned-token\n", "the token file of the Hub"),
+        ("stored_tokens", "[mine]\nhf_token = other\n[work]\nhf_token = old-fashioned-token\n", "stored_tokens"),
+        ("stored_tokens", "[work]\nrefresh_token=old-fashioned-token\n", "stored_tokens (refresh_token)"),
+    ],
+)
+@pytest.mark.usefixtures("mine")
+def test_tokens_that_are_kept_in_files_are_looked_for_though_another_one_is_in_use(
+    writer: TestHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, text: str, place: str
+) -> None:
+    (tmp_path / "hf").mkdir()
+    (tmp_path / "hf" / file).write_text(text)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.setenv("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")
+    with pytest.raises(IntegrityError) as caught:
+        share("model.config.note=old-fashioned-token")
+    assert f"would hold the token in {place}" in str(caught.value)
+    assert "old-fashioned" not in str(caught.value)
+    assert not writer.log.count(method="POST")
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [("cpu_bundled", "is a packaged experiment"), ("a b", "cannot name an experiment"), ("../x", "cannot name an")],
@@ -329,6 +427,35 @@ def test_the_folder_of_a_run_leaves_with_its_evidence(writer: TestHub, run: Path
     assert str(mine.parent) not in b"".join(parcel.files.values()).decode()
     with pytest.raises(ConfigError, match="is the folder of a run, which has its overrides"):
         push(run, f"{ACME}/fast", "kernels=none")
+
+
+@pytest.mark.parametrize(("name", "keys", "value", "place"), WRONG, ids=NAMES)
+def test_a_run_whose_files_hold_a_wrong_value_stays_here(
+    name: str, keys: tuple[str | int, ...], value: Any, place: str, writer: TestHub, run: Path, mine: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    kerncfg.plan("experiment=fast", config_dir=mine).save(run / "plan.json")
+    leave(run)
+    words = ["push", str(run), f"{ACME}/fast", "--dry-run"]
+    assert main(words) == 0
+    spoil(run, name, keys, value)
+    capsys.readouterr()
+    assert main(words) == 1
+    said = capsys.readouterr().err
+    assert f"{name}.json" in said and place in said and "Traceback" not in said
+    assert not writer.log.count(method="POST")
+
+
+def test_a_run_whose_figures_no_schema_knows_to_be_wrong_stays_here(writer: TestHub, run: Path, mine: Path) -> None:
+    kerncfg.plan("experiment=fast", config_dir=mine).save(run / "plan.json")
+    leave(run)
+    spoil(run, "measurement", ("model", "original_s"), 10**400)
+    with pytest.raises(ConfigError, match=r"measurement\.json holds a value that no run writes: OverflowError"):
+        push(run, f"{ACME}/fast", dry_run=True)
+    (run / "config.yaml").write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match=r"config\.yaml:1:1: the byte 0xff is not UTF-8"):
+        push(run, f"{ACME}/fast", dry_run=True)
+    assert not writer.log.count(method="POST")
 
 
 @pytest.mark.usefixtures("writer")

@@ -147,6 +147,7 @@ ORDER = (
     "outcome",
     "sharing.experiment",
     "sharing.card",
+    "sharing.secrets",
     "sharing.push",
     "sharing.pull",
     "page.markup",

@@ -127,7 +127,7 @@ RUNS: Mapping[str, tuple[str, ...]] = {
         "… holds no run: neither …",
         "compare needs a folder, found none",
     ),
-    "file-of-a-run": ("holds what no … can hold",),
+    "file-of-a-run": ("holds what no … can hold", "… holds a value that no run writes: …"),
     "run-that-did-not-end": ("the run did not come to its end: it was stopped, or still runs",),
     "job-that-raised": ("the job raised …",),
     "launcher-that-stopped": ("the launcher raised …",),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kerncfg.errors import ConfigError, KerncfgError
-from kerncfg.outcome import Outcome, folders, read
+from kerncfg.outcome import Outcome, blaming, folders, read
 
 if TYPE_CHECKING:
     from kerncfg.evidence.rows import Spoken, Timing
@@ -159,7 +159,8 @@ def _label(word: str) -> str:
 
 def _read(folder: Path) -> Outcome:
     try:
-        return read(folder)
+        with blaming(folder):
+            return read(folder)
     except KerncfgError as error:
         return Outcome(folder=folder, overrides=[], error=error)
 

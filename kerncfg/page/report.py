@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kerncfg.compiler.reading import Place, parse
+from kerncfg.compiler.reading import Place, parse_bytes
 from kerncfg.documents import table as words
 from kerncfg.errors import ContractError, SourceError
-from kerncfg.outcome import STAGES, Outcome, read
+from kerncfg.outcome import STAGES, Outcome, blaming, read
 from kerncfg.page.colours import Colours, colours
 from kerncfg.page.evidence import verification
 from kerncfg.page.figures import noted, verdict
@@ -35,7 +35,9 @@ def report(folder: str | Path, output: str | Path | None = None) -> Path:
         SourceError: The page cannot be written.
     """
     place = Path(folder)
-    return write(page(read(place)), Path(output) if output else place / "report.html")
+    with blaming(place):
+        text = page(read(place))
+    return write(text, Path(output) if output else place / "report.html")
 
 
 def write(text: str, file: Path) -> Path:
@@ -108,9 +110,9 @@ def _config(outcome: Outcome) -> tuple[str | None, Mapping[str, Any]]:
     file = outcome.home / "config.yaml"
     if not file.is_file():
         return None, {}
-    text = file.read_text(encoding="utf-8")
-    found = parse(text, Place("file", str(file))).plain().get("model")
-    return text, found if isinstance(found, Mapping) else {}
+    data = file.read_bytes()
+    found = parse_bytes(data, Place("file", str(file))).plain().get("model")
+    return data.decode("utf-8-sig"), found if isinstance(found, Mapping) else {}
 
 
 def _title(outcome: Outcome, model: Mapping[str, Any]) -> str:

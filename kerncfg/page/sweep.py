@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kerncfg.errors import KerncfgError
+from kerncfg.outcome import STAGES, WRONG, blaming, check_documents
 from kerncfg.page.charts import Scale, Strip, chart, dot, line, ratio_scale, spread_of
 from kerncfg.page.colours import Colours, colours, swatch
 from kerncfg.page.comparison import Rate, compared, gather
@@ -14,6 +17,7 @@ from kerncfg.page.report import write
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kerncfg.outcome import Outcome
     from kerncfg.page.comparison import Compared, Comparison, Job, Speed
 
 __all__ = ["compare", "page"]
@@ -32,10 +36,33 @@ def compare(*folders: str | Path, output: str | Path | None = None) -> Compariso
         ConfigError: There is no run in a folder.
         SourceError: The page cannot be written.
     """
-    found = compared(gather([Path(folder) for folder in folders]))
+    outcomes = gather([Path(folder) for folder in folders])
+    try:
+        found, text = _shown(outcomes)
+    except WRONG:  # the values of one run are wrong: find which, as each file is valid JSON
+        found, text = _shown([_tried(outcome) for outcome in outcomes])
     if output:
-        write(page(found), Path(output))
+        write(text, Path(output))
     return found
+
+
+def _shown(outcomes: Sequence[Outcome]) -> tuple[Comparison, Markup]:
+    """Return a comparison of which the table, the data and the page could be made."""
+    found = compared(outcomes)
+    str(found)
+    return found, page(found)
+
+
+def _tried(outcome: Outcome) -> Outcome:
+    """Return an outcome, or what remains of it where its files hold what cannot be shown, with that as its error."""
+    try:
+        if any(getattr(outcome, stage) for stage in STAGES):
+            check_documents(outcome.home)
+        with blaming(outcome.home):
+            _shown([outcome])
+    except KerncfgError as error:
+        return replace(outcome, report=None, verification=None, measurement=None, error=error)
+    return outcome
 
 
 def page(found: Comparison) -> Markup:

@@ -10,6 +10,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,27 +22,22 @@ from kerncfg.compiler.interpolate import resolved
 from kerncfg.compiler.policy import trusted
 from kerncfg.compiler.reading import Place, read
 from kerncfg.documents.plan import Plan
-from kerncfg.errors import ConfigError, IntegrityError
+from kerncfg.errors import ConfigError
 from kerncfg.locking import made as made_lock
 from kerncfg.locking import usual
 from kerncfg.machine import detect, hub_is_on
-from kerncfg.outcome import Outcome
+from kerncfg.outcome import Outcome, blaming, check_documents
 from kerncfg.outcome import read as read_run
 from kerncfg.saved import default_trust
+from kerncfg.sharing import secrets
 from kerncfg.sharing.card import card, command
 from kerncfg.sharing.experiment import checked_name, files_of, shareable
-from kerncfg.sources.environment import Settings
 from kerncfg.sources.hub.configs import place_of
 from kerncfg.sources.hub.uploading import send
 
 __all__ = ["STAYS", "Parcel", "packed", "push"]
 
 STAYS = "values of the environment, tokens, consents, folders, the command line and the log of the run"
-
-_SECRET = re.compile(
-    r"(?:^|_)(TOKEN|SECRET|(API_?|ACCESS_|PRIVATE_)KEY|PASSW(OR)?D|CREDENTIALS?)(?:_|$)", re.IGNORECASE
-)
-_SHORTEST = 6  # characters of a secret that is looked for; a shorter one would be found in any text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +127,7 @@ def packed(
     folder = Path(what)
     if folder.is_dir() and overrides:
         raise ConfigError(f"{what} is the folder of a run, which has its overrides", hint=f"leave {overrides[0]} out")
-    outcome = read_run(folder) if folder.is_dir() else None
+    outcome = _run(folder) if folder.is_dir() else None
     usual_name = re.sub(r"[^\w-]", "-", place.repository.rpartition("/")[2]) if outcome else str(what)
     called = checked_name(name or usual_name)
     if outcome:
@@ -148,14 +144,13 @@ def packed(
     files["plan.json"] = shown.to_json()
     if known.pins:
         files["kerncfg.lock"] = known.to_json()
-    for stage in ("report", "verification", "measurement"):
-        if outcome and (found := getattr(outcome, stage)):
-            files[f"{stage}.json"] = json.dumps(found.to_dict(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
     address = place.at("main")
     consents = tuple(_consents(plan))
-    evidence = (outcome.verification, outcome.measurement) if outcome else (None, None)
-    files["README.md"] = card(called, address, shown, consents, *evidence)
-    _check_leaks(files)
+    with blaming(folder) if outcome else nullcontext():
+        files |= _evidence(outcome)
+        evidence = (outcome.verification, outcome.measurement) if outcome else (None, None)
+        files["README.md"] = card(called, address, shown, consents, *evidence)
+    secrets.check(files)
     return Parcel(
         name=called,
         address=address,
@@ -164,6 +159,24 @@ def packed(
         digest=plan.digest,
         consents=consents,
     )
+
+
+def _run(folder: Path) -> Outcome:
+    """Return what a run left, all of it valid: others are to read it."""
+    with blaming(folder):
+        outcome = read_run(folder)
+    check_documents(folder)
+    return outcome
+
+
+def _evidence(outcome: Outcome | None) -> dict[str, str]:
+    """Return the documents of a run as files."""
+    stages = ("report", "verification", "measurement") if outcome else ()
+    return {
+        f"{stage}.json": json.dumps(found.to_dict(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+        for stage in stages
+        if (found := getattr(outcome, stage))
+    }
 
 
 def _of_run(folder: Path) -> tuple[dict[str, Any], Origins]:
@@ -207,18 +220,3 @@ def _without_places(plan: Plan, place: str) -> Plan:
         return value
 
     return Plan.from_dict({**kept(plan.to_dict()), "notes": []})
-
-
-def _check_leaks(files: Mapping[str, str]) -> None:
-    """Refuse to send what no file should hold, whichever way it came there; the value itself is not shown."""
-    token = Settings.read().token
-    secrets = {f"the value of {name}": value for name, value in os.environ.items() if _SECRET.search(name)}
-    secrets |= {"the token": token} if token else {}
-    kept = {what: value for what, value in secrets.items() if len(value) >= _SHORTEST}
-    folders = {"your home folder": Path.home(), "the working directory": Path.cwd()}
-    kept |= {what: f"{folder}{os.sep}" for what, folder in folders.items() if folder.name}
-    for path, text in files.items():
-        for what, value in kept.items():
-            if value in text or json.dumps(value)[1:-1] in text:
-                message = f"{path} would hold {what}, which is not for others"
-                raise IntegrityError(message, hint="nothing was sent; say the value in another way")

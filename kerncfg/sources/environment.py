@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -15,7 +15,7 @@ from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from kerncfg.errors import SourceError
 
-__all__ = ["Settings", "local_kernels", "parts"]
+__all__ = ["Settings", "local_kernels", "parts", "tokens"]
 
 _HUB = "https://huggingface.co"
 _KINDS = ("datasets", "kernels", "models")
@@ -35,8 +35,7 @@ class Settings:
     def read(cls, environment: Mapping[str, str] | None = None) -> Self:
         """Read the variables that `kernels` and huggingface_hub read, with their meaning there."""
         said = os.environ if environment is None else environment
-        default = Path(said.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
-        home = _folder(said.get("HF_HOME") or default)
+        home = _home(said)
         cache = said.get("KERNELS_CACHE") or said.get("HF_HUB_CACHE") or said.get("HUGGINGFACE_HUB_CACHE")
         return cls(
             endpoint=said.get("HF_ENDPOINT", _HUB).strip().rstrip("/"),
@@ -133,6 +132,29 @@ def local_kernels(environment: Mapping[str, str] | None = None) -> dict[str, str
 
 def _folder(said: str | Path) -> Path:
     return Path(os.path.expandvars(said)).expanduser()
+
+
+def _home(said: Mapping[str, str]) -> Path:
+    return _folder(said.get("HF_HOME") or Path(said.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface")
+
+
+def tokens(environment: Mapping[str, str] | None = None) -> Iterator[tuple[str, str]]:
+    """Yield every token of the Hub that this machine keeps, whether it is sent or not, with the name of its place."""
+    said = os.environ if environment is None else environment
+    yield from ((name, said[name].strip()) for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN") if said.get(name))
+    own = _home(said) / "token"
+    for file in dict.fromkeys((own, _folder(said.get("HF_TOKEN_PATH") or own))):
+        yield from (("the token file of the Hub", line) for line in _lines(file))
+        # huggingface_hub keeps the tokens of several accounts as an INI file beside the one that is in use.
+        pairs = (line.partition("=") for line in _lines(file.with_name("stored_tokens")))
+        yield from ((f"stored_tokens ({key.strip()})", value.strip()) for key, _, value in pairs if "token" in key)
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return list(filter(None, map(str.strip, file.read_text("utf-8", errors="replace").splitlines())))
+    except OSError:  # nobody logged in on this machine, or not whoever runs this
+        return []
 
 
 def _token(said: Mapping[str, str], home: Path) -> str | None:
