@@ -153,7 +153,10 @@ BOMBS = {
         "2:7: kernels.K0",
         "leads through 3000 others",
     ),
-    "circle": (chain(3000, "${kernels.K0}"), "2:7: kernels.K0", "${kernels.K1} refers to itself"),
+    "circle": (chain(3000, "${kernels.K0}"), "kernels.K", "} refers to itself"),
+    "circle by way of lists": (rows(14, 4).replace("a/b:C", "['${kernels.R0}']"), "kernels.R", "} refers to itself"),
+    "circle by way of one list": ("a: ${b}\nb: ['${a}']\nc: ${a}\n", "f.yaml:", "} refers to itself"),
+    "of its own map": ("a: {b: '${a}'}\n", "1:8: a.b", "${a} refers to itself"),
 }
 
 
@@ -168,6 +171,15 @@ def test_what_leads_on_without_end_is_told_once_and_soon(name: str) -> None:
     (issue,) = [issue for issue in caught.value.issues if "environment" not in issue.message]
     assert message in issue.message and where in issue.where and issue.file == "f.yaml" and issue.hint
     assert "Recursion" not in str(caught.value)
+
+
+def test_the_keys_of_the_map_around_a_text_are_no_circle() -> None:
+    assert resolved(tree("a: {b: '${oc.dict.keys:a}'}\n"))["a"]["b"] == ["b"]
+
+
+def test_a_part_of_a_value_that_holds_the_text_is_no_circle() -> None:
+    found = resolved(tree("a: ${b}\nb: {c: '${a.d}', d: 1, e: '${.c}', f: '${..b.d}'}\n"))
+    assert found["a"] == {"c": 1, "d": 1, "e": 1, "f": 1}
 
 
 def test_two_chains_are_told_one_by_one() -> None:

@@ -43,24 +43,28 @@ class _Counts:
 
     def count(self, path: KeyPath) -> _Count:
         """Count a place and all that it needs; a place inside itself counts nothing there."""
-        stack, opened = [(path, False)], set[KeyPath]()
+        stack, opened = [(path, False, 0)], dict[KeyPath, int]()
         while stack:
-            place, inside = stack.pop()
+            place, inside, held = stack.pop()
             if place in self.found or (place in opened and not inside):
                 continue
             aims = self.below(place)
             if inside:
-                self.found[place] = self.joined(place, aims)
+                self.found[place] = self.joined(place, aims, opened)
                 continue
-            opened.add(place)
-            stack.append((place, True))
-            stack += [(aim, False) for aim, _ in reversed(aims)]
+            opened[place] = held = held + (place not in self.aims)
+            stack.append((place, True, held))
+            stack += [(aim, False, held) for aim, _ in reversed(aims)]
         return self.found[path]
 
-    def joined(self, path: KeyPath, aims: list[tuple[KeyPath, int]]) -> _Count:
+    def joined(self, path: KeyPath, aims: list[tuple[KeyPath, int]], opened: Mapping[KeyPath, int]) -> _Count:
+        """Add up what a place is made of; `opened` says how many maps and lists the way to each open place has."""
         made = _Count(1)
         for aim, steps in aims:
-            below = self.found.get(aim, _Count(0))
+            below = self.found.get(aim)
+            if below is None:  # a circle; OmegaConf tells those of texts alone from those that have no end
+                by_way = opened[path] > opened[aim] or aim not in self.aims
+                below = _Count(0, MAX_CHAIN + 1 if by_way else 0)
             made.values += steps + below.values
             if made.through is None or below.chain + steps > made.chain:
                 made.chain, made.through = below.chain + steps, aim
@@ -92,7 +96,7 @@ class _Counts:
                 parts.append([])
             elif token[0] == "}" and len(parts) > 1:
                 said = "".join(parts.pop())
-                for name in said.partition(":")[2].split(",") if ":" in said else [said]:
+                for name in _names(said):
                     aim, steps = self.aim(path, name.strip(" '\""))
                     if aim is not None:
                         yield aim, steps
@@ -157,12 +161,14 @@ def _long(texts: Mapping[KeyPath, str], counts: _Counts, origins: Origins) -> li
         chains.setdefault(_end(path, counts, ends), []).append(path)
     faults: list[Fault] = []
     for end, members in chains.items():
-        head = max(members, key=lambda path: counts.found[path].chain)
+        head, hint = max(members, key=lambda path: counts.found[path].chain), "name the place of the value itself"
         others = min(counts.found[head].chain, len(texts))  # steps by way of one another's parts are told too often
         message = f"{texts[head]} leads through {others} others, needed {MAX_CHAIN} at most"
         if counts.found[end].through is not None:
+            head = min(members, key=lambda path: counts.found[path].chain)  # others may lead to the circle only
+            hint = "write a value in one of the places"
             message = f"{texts[head]} refers to itself"
-        issue = origins.issue(head, message, hint="name the place where the value itself stands")
+        issue = origins.issue(head, message, hint=hint)
         faults += [(path, issue) for path in members]
     return faults
 
@@ -193,6 +199,14 @@ def _end(path: KeyPath, counts: _Counts, ends: dict[KeyPath, KeyPath]) -> KeyPat
     end = ends.get(place, place)
     ends.update(dict.fromkeys([*way, place], end))
     return end
+
+
+def _names(said: str) -> list[str]:
+    """Return the names of places in what stands between the braces; a resolver's are among its arguments."""
+    resolver, colon, arguments = said.partition(":")
+    if not colon:
+        return [said]
+    return [] if resolver.strip() == "oc.dict.keys" else arguments.split(",")
 
 
 def _at(root: Node, path: KeyPath) -> Any:
