@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -113,6 +114,15 @@ def test_an_interpolation_of_a_whole_value_is_read(hub: TestHub) -> None:
     hub.add(made)
     found = kerncfg.plan(SEARCH, "experiment=theirs", "target=cpu", "inherited=none")
     assert [step.kind for step in found.steps] == ["bind", "bind"]
+
+
+def test_interpolations_that_expand_without_end_are_refused_soon(hub: TestHub) -> None:
+    rows = [f"  R{row}: {[f'${{kernels.R{row + 1}}}'] * 4}\n" for row in range(14)]
+    start = time.perf_counter()
+    found = refused(hub, f"{GLOBAL}kernels:\n{''.join(rows)}  R14: builtin:RMSNorm\n")
+    assert time.perf_counter() - start < 5
+    (issue,) = found.issues
+    assert "interpolations expand to" in issue.message and "theirs.yaml:3:8: kernels.R0.0" in issue.where
 
 
 def test_trust_remote_code_is_ignored_and_told(hub: TestHub) -> None:

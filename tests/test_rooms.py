@@ -40,6 +40,7 @@ ORDER = (
     "compiler.tree",
     "compiler.reading",
     "compiler.assign",
+    "compiler.bounds",
     "compiler.interpolate",
     "compiler.brackets",
     "compiler.overrides",

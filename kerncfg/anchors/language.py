@@ -99,6 +99,8 @@ IN_FILES: Mapping[str, tuple[str, ...]] = {
         "… is no interpolation that can be read",
         "… leads nowhere: there is no …",
         "refers to itself",
+        "interpolations expand to … values, needed … at most",
+        "… leads through … others, needed … at most",
         "cannot be resolved: …",
         "… cannot be resolved: …",
         "cannot be resolved",

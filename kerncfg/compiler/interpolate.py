@@ -13,6 +13,7 @@ from typing import Any
 from omegaconf import Container, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from kerncfg.compiler.bounds import endless
 from kerncfg.compiler.tree import Fault, KeyPath, Node, Origins, grow, leaves, spell
 from kerncfg.documents.config import Origin
 from kerncfg.errors import ConfigError, Issue
@@ -45,18 +46,19 @@ def resolved(root: Node, faults: list[Fault] | None = None) -> dict[str, Any]:
     for path, _ in found:
         _put(document, path, None)
     origins = Origins(root)
+    unfits = {path for path, _ in found}
+    texts = {path: text for path, text in texts.items() if path not in unfits}
     tainted = _tainted(texts)
     config = OmegaConf.create(document)
     values: dict[KeyPath, Any] = {}
-    unfits = {path for path, _ in found}
-    for path in [path for path in texts if path not in unfits]:
+    for path in texts:
         try:
             values[path] = _value(config, path)
         except OmegaConfBaseException as error:
             found.append((path, _nowhere(path, texts[path], error, origins)))
             values[path] = None
     if found and faults is None:
-        raise ConfigError(issue for _, issue in found)
+        raise ConfigError(dict.fromkeys(issue for _, issue in found))
     for path, value in values.items():
         if path not in tainted:
             _put(document, path, value)
@@ -68,9 +70,13 @@ def resolved(root: Node, faults: list[Fault] | None = None) -> dict[str, Any]:
 def unfit(root: Node) -> list[Fault]:
     """Return what is wrong with interpolations by themselves, wherever they lead."""
     texts, origins = _texts(root), Origins(root)
-    unreadable = _unreadable(texts, origins)
-    known = {path for path, _ in unreadable}
-    return [*unreadable, *((path, issue) for path, issue in _misplaced(texts, origins) if path not in known)]
+    far = endless(root, texts)
+    known = {path for path, _ in far}
+    near = {path: text for path, text in texts.items() if path not in known}
+    unreadable = _unreadable(near, origins)
+    known |= {path for path, _ in unreadable}
+    misplaced = _misplaced(near, origins)
+    return [*far, *unreadable, *((path, issue) for path, issue in misplaced if path not in known)]
 
 
 def _texts(root: Node) -> dict[KeyPath, str]:
