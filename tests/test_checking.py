@@ -213,3 +213,15 @@ def test_json_holds_every_fault_once(mine: Path, capsys: pytest.CaptureFixture[s
     assert main(["validate", "--json", "--config-dir", "my", "kernels=[mine]", "my/kernels/mine.yaml"]) == 1
     found = json.loads(capsys.readouterr().out)["issues"]
     assert [issue["path"] for issue in found] == FAULTY
+
+
+def test_a_file_of_no_known_kind_is_told_so_beside_its_faults(tmp_path: Path) -> None:
+    file = tmp_path / "of-no-group.yaml"
+    file.write_text("a: 1\na: 2\n", encoding="utf-8")
+    assert [issue.message for issue in check_file(file)] == [
+        "the key 'a' stands twice: lines 1 and 2",
+        "cannot tell which schema it follows",
+    ]
+    assert [issue.message for issue in check_file(tmp_path / "nowhere.yaml")] == [
+        "cannot be read: No such file or directory"
+    ]

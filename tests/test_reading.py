@@ -10,7 +10,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from kerncfg.compiler.reading import MAX_VALUES, Place, kind_of_key, parse, read, scalar
-from kerncfg.compiler.tree import Node, Origins
+from kerncfg.compiler.tree import Fault, Node, Origins
 from kerncfg.errors import ConfigError
 
 BOMB = "\n".join(
@@ -197,3 +197,17 @@ def test_another_encoding_is_refused_naming_the_place(encoding: str, message: st
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
         read(tmp_path / "f.yaml", Place("file", "f.yaml"))
+
+
+def test_the_rest_of_a_tree_is_returned_beside_noted_faults() -> None:
+    noted: list[Fault] = []
+    text = "A: {null: 1, cpu: a/b:C}\nB: !!int x\nC: 1\nC: 2\n"
+    node = parse(text, Place("file", "x.yaml", ("kernels",)), noted)
+    assert node.plain() == {"A": {"cpu": "a/b:C"}, "B": None, "C": 2}
+    assert [part for part, _ in noted] == [("kernels", "A", "null"), ("kernels", "B"), ("kernels", "C")]
+
+
+@pytest.mark.parametrize("text", ["- 1\n", "a: [\n"])
+def test_what_is_no_map_is_refused_whoever_notes_faults(text: str) -> None:
+    with pytest.raises(ConfigError):
+        parse(text, Place("file", "x.yaml"), [])

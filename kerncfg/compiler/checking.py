@@ -65,24 +65,27 @@ def check_file(file: Path) -> list[Issue]:
         name, unnamed = "", error.issues
     prefix: KeyPath = (name,) if name in NODES and name != "experiment" else ()
     try:
-        node = read_document(file, prefix)
+        noted: list[Fault] = []
+        node = read_document(file, prefix, noted)
     except ConfigError as error:
-        return [*error.issues, *unnamed]
+        return [*error.issues, *(unnamed if file.is_file() else [])]
     if unnamed:
-        return unnamed
+        return [*(issue for _, issue in noted), *unnamed]
     node.value.pop("defaults", None)
     root = Node({prefix[0]: node}, node.origin) if prefix else node
     origins, plain = Origins(root), root.plain()
-    found = unfit(root)
+    found = [*noted, *unfit(root)]
+    dark = {part for part, _ in noted}
     later = {path for path, leaf in leaves(root) if isinstance(leaf.value, str) and "${" in leaf.value}
     findings = [
         ((*prefix, *path), rule, issue)
         for path, rule, issue in schema.faults(plain[name] if prefix else plain, name, origins=origins, prefix=prefix)
-        if (*prefix, *path) not in later
+        if (*prefix, *path) not in later and not _inside((*prefix, *path), dark)
     ]
     issues = [*(issue for _, issue in found), *(issue for _, _, issue in findings)]
     if name in NODES or name == "experiment":
-        rows = _judged(plain, [*((path, "") for path in later), *((path, rule) for path, rule, _ in findings)])
+        parts = [(path, "") for path in (*later, *dark)]
+        rows = _judged(plain, [*parts, *((path, rule) for path, rule, _ in findings)])
         issues += unreadable(rows, origins=origins, whole=False)
     return _ordered(issues, plain)
 

@@ -111,15 +111,17 @@ def _document(root: Node) -> Node:
     return Node({**children, **others}, root.origin)
 
 
-def read_document(path: Path, prefix: KeyPath = ()) -> Node:
+def read_document(path: Path, prefix: KeyPath = (), faults: list[Fault] | None = None) -> Node:
     """Return one file's content as it stands below `prefix` in a document, without its defaults list composed.
+
+    With `faults` those of single keys and values are noted there, and the rest is returned.
 
     Raises:
         ConfigError: The file cannot be read as a map.
     """
     place = _place(path)
     place.prefix = prefix
-    return read_file(path, place)
+    return read_file(path, place, faults)
 
 
 def job_overrides(settings: Any) -> list[str]:
@@ -226,7 +228,7 @@ class _Composition:
                 place.prefix = tuple(config_path.split("/")[:-1])
             part = place.prefix
             try:
-                node = read_file(file, place)
+                node = read_file(file, place, self.faults)
             except ConfigError as error:
                 self.faults += [(part, issue) for issue in error.issues]
                 node = Node({}, place.origin(None))

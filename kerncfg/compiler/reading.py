@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from kerncfg.compiler.tree import KeyPath, Node, spell
+from kerncfg.compiler.tree import Fault, KeyPath, Node, spell
 from kerncfg.documents.config import Origin
 from kerncfg.errors import ConfigError, Issue
 
@@ -27,21 +27,23 @@ MAX_VALUES = 1_000_000  # what aliases may expand to: ten nested lists of ten al
 class Place:
     """What a text is, for the origins of its values: `kind` and `name` as in `Origin`.
 
-    `prefix` is where its keys come to stand in the whole document, for messages.
+    `prefix` is where its keys come to stand in the whole document, for messages. `dark` has for each fault the part of
+    the document that cannot be judged for it.
     """
 
     kind: str
     name: str
     prefix: KeyPath = ()
     issues: list[Issue] = field(default_factory=list)
+    dark: list[KeyPath] = field(default_factory=list)
 
     def fault(self, path: KeyPath, mark: yaml.Mark | None, message: str, hint: str | None = None) -> None:
         """Note a fault at a place in the text."""
         line, column = (mark.line + 1, mark.column + 1) if mark else (None, None)
+        whole = (*self.prefix, *path)
+        self.dark.append(whole)
         self.issues.append(
-            Issue(
-                message=message, path=spell((*self.prefix, *path)), file=self.name, line=line, column=column, hint=hint
-            )
+            Issue(message=message, path=spell(whole), file=self.name, line=line, column=column, hint=hint)
         )
 
     def origin(self, mark: yaml.Mark | None, text: str | None = None) -> Origin:
@@ -109,8 +111,8 @@ def kind_of_key(name: str) -> str | None:
     return "null" if found is None else "a boolean" if isinstance(found, bool) else "a number"
 
 
-def read(path: Path, place: Place) -> Node:
-    """Read a YAML file.
+def read(path: Path, place: Place, faults: list[Fault] | None = None) -> Node:
+    """Read a YAML file; `faults` as for `parse`.
 
     Raises:
         ConfigError: It cannot be read; every fault is in the issues.
@@ -119,11 +121,11 @@ def read(path: Path, place: Place) -> Node:
         data = path.read_bytes()
     except OSError as error:
         raise ConfigError([Issue(message=f"cannot be read: {error.strerror}", file=place.name)]) from error
-    return parse_bytes(data, place)
+    return parse_bytes(data, place, faults)
 
 
-def parse_bytes(data: bytes, place: Place) -> Node:
-    """Read the bytes of a YAML file.
+def parse_bytes(data: bytes, place: Place, faults: list[Fault] | None = None) -> Node:
+    """Read the bytes of a YAML file; `faults` as for `parse`.
 
     Raises:
         ConfigError: They are not UTF-8 or cannot be read; every fault is in the issues.
@@ -132,11 +134,13 @@ def parse_bytes(data: bytes, place: Place) -> Node:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise _undecoded(error, place) from error
-    return parse(text, place)
+    return parse(text, place, faults)
 
 
-def parse(text: str, place: Place) -> Node:
+def parse(text: str, place: Place, faults: list[Fault] | None = None) -> Node:
     """Read YAML text whose top is a map, or nothing.
+
+    With `faults` those of single keys and values are noted there, and the rest of the tree is returned.
 
     Raises:
         ConfigError: The text is not that; every fault is in the issues.
@@ -157,7 +161,10 @@ def parse(text: str, place: Place) -> Node:
         place.fault((), found.start_mark, f"the file holds {holds}, expected a map", "write `key: value` lines")
     if node.size > MAX_VALUES:
         place.fault((), None, f"aliases expand to {node.size} values", "write the values out, or fewer aliases")
-    if place.issues:
+    whole = isinstance(node.value, dict) and node.size <= MAX_VALUES
+    if faults is not None and whole:
+        faults += zip(place.dark, place.issues, strict=True)
+    elif place.issues:
         raise ConfigError(place.issues)
     return node
 
@@ -218,7 +225,11 @@ class _Growth:
                 for name, child in self.merged(value, path):
                     merged.setdefault(name, child)
                 continue
+            known = len(self.place.issues)
             name = self.name(key, path)
+            if len(self.place.issues) > known:  # no text: what stands behind it is read for its own faults only
+                self.node(value, (*path, name))
+                continue
             if name in own:
                 first, second = own[name].key, key.start_mark.line + 1
                 message = f"the key {name!r} stands twice: lines {first and first.line} and {second}"
