@@ -83,6 +83,7 @@ CHOSEN = {
     "…: not JSON (…)",
     "the source for … kernels, …, cannot be used: …",
     "… of … cannot be kept in …: …",
+    *REASONS["why-code-may-run"],
 }
 TABLES = (REASONS, HUB, LOCKS, DEPENDENCIES, PLAN_FILES)
 TEMPLATES = sorted({said for table in TABLES for messages in table.values() for said in messages} - CHOSEN)
