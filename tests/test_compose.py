@@ -425,3 +425,15 @@ def test_rows_of_fusions_and_attention_are_taken_out_for_good(mine: Path) -> Non
     document, _ = compose(["fusions=mine", "~fusions.f", "attention=sdpa", "~attention.default"], config_dir=mine)
     assert (document["fusions"], document["attention"]) == ({"g": None}, {})
     assert refused("~attention.b").message == "there is no attention.b to take out"
+
+
+def test_an_address_that_is_none_is_told_where_it_was_said() -> None:
+    issue = refused("hydra.searchpath=['hf://alone']")
+    assert issue.path == "hydra.searchpath.0" and "is no address on the Hub" in issue.message
+
+
+def test_an_override_of_what_cannot_be_read_is_no_further_fault(mine: Path) -> None:
+    write(mine, "kernels/fast", "X: [\n")
+    faults: list[Any] = []
+    compose(["kernels=fast", "~kernels.X"], config_dir=mine, faults=faults)
+    assert [issue.file for _, issue in faults] == ["mine/kernels/fast.yaml"]

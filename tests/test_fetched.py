@@ -144,3 +144,8 @@ def test_where_a_file_is_to_become_ones_own_trust_remote_code_is_refused_too() -
 @pytest.mark.parametrize("text", ["kernels: {trust: 'a/b@v1:K'}", "match: {path: 'model.**'}", "a: 'org/repo@v1:K'"])
 def test_ordinary_text_passes(text: str) -> None:
     assert forbidden(parse(text, Place("hub", "x.yaml"))) == []
+
+
+def test_a_defaults_list_of_plain_options_has_no_fault() -> None:
+    text = "defaults: [{policy: strict}, default]\nkernels: {X: {cpu: 'builtin:RMSNorm'}}\n"
+    assert forbidden(parse(text, Place("hub", "x.yaml"))) == []

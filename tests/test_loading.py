@@ -12,9 +12,10 @@ from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.version import getbase
+from omegaconf import OmegaConf
 
 from kerncfg.compiler.compose import compose
-from kerncfg.compiler.loading import hydra_folder, version_base
+from kerncfg.compiler.loading import ListsAsText, hydra_folder, lists_replace, version_base
 from kerncfg.errors import ConfigError
 from kerncfg.locations import conf
 
@@ -83,3 +84,30 @@ def test_hydra_started_from_ones_own_folder_finds_the_packaged_groups_behind_it(
         config = hydra_compose("config", ["kernels=bundled", "target=h100"])
     assert config.kernels == {"X": "a/b:C"}
     assert config.target.name == "h100"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "read"),
+    [
+        ("kernels/mine", "defaults: [other]\nX: {cpu: [a/b:C, d/e:F]}\n", {"X": {"cpu": "['a/b:C', 'd/e:F']"}}),
+        ("experiment/mine", "kernels: {X: [a/b:C]}\nenabled: true\n", {"kernels": {"X": "['a/b:C']"}, "enabled": True}),
+    ],
+)
+def test_lists_of_candidates_are_text_while_hydra_composes_files(
+    tmp_path: Path, name: str, text: str, read: object
+) -> None:
+    file = tmp_path / f"{name}.yaml"
+    file.parent.mkdir()
+    file.write_text(text, encoding="utf-8")
+    found = ListsAsText("test", f"file://{tmp_path}").load_config(name).config
+    assert {**OmegaConf.to_container(found), "defaults": None} == {**read, "defaults": None}  # type: ignore[dict-item]
+    from hydra.core.plugins import Plugins
+
+    Plugins.instance()
+    from hydra._internal.sources_registry import SourcesRegistry
+
+    types = SourcesRegistry.instance().types
+    before = types["file"]
+    with lists_replace():
+        assert types["file"] is ListsAsText
+    assert types["file"] is before

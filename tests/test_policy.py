@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kerncfg.compiler.policy import CHECKS, Request, consent, moved, no_fit, refused, trusted, unfit
+from kerncfg.compiler.policy import CHECKS, Request, consent, moved, no_fit, refused, trusted, unconsented, unfit
 from kerncfg.documents.config import Candidate, Conditions, KernelRef, Trust
 from kerncfg.documents.lock import Build, Pin, Release
-from kerncfg.documents.step import Choice, Kernel
+from kerncfg.documents.step import Choice, Kernel, Rejection
 from kerncfg.documents.variant import Variant
 from tests.builders import A, request, target
 
@@ -308,3 +308,16 @@ def test_the_frameworks_attention_needs_a_package_and_no_consent(name: str, said
     assert next(filter(None, reasons), None) == reason
     choice = Choice(kernel=Kernel(reference=ref), origin=None, reason="")
     assert unfit(choice, target(**said)) == reason
+
+
+@pytest.mark.parametrize(
+    ("origin", "reference", "place"),
+    [
+        ("hf://a/b@main/x.yaml:1", "org/x@v1:A", "org/x"),
+        ("hf://a/b@main/x.yaml:1", "acme/x@v1:A", None),
+        ("mine.yaml:1", "org/x@v1:A", None),
+        (None, "org/x@v1:A", None),
+    ],
+)
+def test_only_a_fetched_row_asks_for_consent(origin: str | None, reference: str, place: str | None) -> None:
+    assert unconsented(Rejection(reference=reference, reason="why", origin=origin), TRUST) == place

@@ -159,3 +159,25 @@ def test_a_job_of_an_application_writes_down_the_commit(hub: TestHub, tmp_path: 
         )
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert "hint: name the commit that it was last" in done.stderr
+
+
+def test_the_places_of_a_job_are_those_with_a_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Source:
+        def __init__(self, schema: str, path: str) -> None:
+            self.schema, self.path = schema, path
+
+    class Job:
+        runtime = None
+
+        @staticmethod
+        def initialized() -> bool:
+            return True
+
+        @classmethod
+        def get(cls) -> Any:
+            return cls
+
+    place = f"a/b@{'1' * 40}"
+    Job.runtime = type("R", (), {"config_sources": [Source("hf", place), Source("hf", "a/b"), Source("file", "x")]})  # type: ignore[assignment]
+    monkeypatch.setattr(shared, "HydraConfig", Job)
+    assert shared.of_job() == ((f"hf://{place}", "1" * 40),)
