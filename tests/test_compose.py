@@ -433,7 +433,7 @@ def test_an_address_that_is_none_is_told_where_it_was_said() -> None:
 
 
 def test_an_override_of_what_cannot_be_read_is_no_further_fault(mine: Path) -> None:
-    write(mine, "kernels/fast", "X: [\n")
+    write(mine, "policy/fast", "x: [\n")
     faults: list[Any] = []
-    compose(["kernels=fast", "~kernels.X"], config_dir=mine, faults=faults)
-    assert [issue.file for _, issue in faults] == ["mine/kernels/fast.yaml"]
+    compose(["policy=fast", "~policy.nope"], config_dir=mine, faults=faults)
+    assert [issue.file for _, issue in faults] == ["mine/policy/fast.yaml"]

@@ -213,6 +213,8 @@ def test_what_is_told_does_not_keep_the_rest_from_being_resolved() -> None:
         ("a: [1, 2]\nb: ${a[0]}\n", ("b",), 1),
         ("a: [1, 2]\nb: ${a.-1}\n", ("b",), None),
         ("a: [1, 2]\nb: ${a.5}\n", ("b",), None),
+        ("a: [1, 2]\nb: ${a.x}\n", ("b",), None),
+        ("a: 1\nb: ${a.x}\n", ("b",), None),
         ("a: {b: '${.......c}'}\n", ("a", "b"), None),
         ("a: x${b}\nb: 1\nc: ${a.d}\n", ("c",), None),
     ],
