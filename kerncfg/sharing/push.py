@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +108,7 @@ def sent(parcel: Parcel, *, private: bool = False) -> Parcel:
     """Send a parcel, and return it with its commit."""
     title = f"Share the experiment {parcel.name}"
     commit = send(parcel.repository, parcel.files, title=title, private=private)
-    return Parcel(**{**{key: getattr(parcel, key) for key in Parcel.__slots__}, "commit": commit})
+    return replace(parcel, commit=commit)
 
 
 def packed(
