@@ -31,7 +31,7 @@ ON_THE_COMMAND_LINE: Mapping[str, tuple[str, ...]] = {
     "no-such-option": ("no option … in the group …; looked in …", "no config …; looked in …"),
     "no-such-group": ("… is no group", "the config's defaults list has no such entry"),
     "config-folder": ("the config folder … is …",),
-    "search-path": ("hydra.searchpath cannot be used: …", "must be a list of addresses", "there is no folder …"),
+    "search-path": ("the search path cannot be used: …", "must be a list of addresses", "there is no folder …"),
     "hub-address": (
         "… is no address on the Hub: …",
         "… has … bytes, needed … at most",

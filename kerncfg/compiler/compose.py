@@ -28,7 +28,7 @@ from kerncfg.compiler.shared import SCHEME, HubGroups, header_of, opened
 from kerncfg.compiler.tree import Fault, KeyPath, Node, Origins, grow, leaves, merge
 from kerncfg.documents.config import Origin
 from kerncfg.errors import ConfigError, Issue, KerncfgError
-from kerncfg.locations import conf
+from kerncfg.locations import SEARCHED, conf, searches
 
 if TYPE_CHECKING:
     from hydra.core.config_loader import ConfigLoader
@@ -159,13 +159,13 @@ class _Composition:
         found = origins.root.value.get("hydra", origins.root).plain()
         said = found.get("searchpath") if isinstance(found, dict) else None
         path: KeyPath = ("hydra", "searchpath")
-        for line in [line for line in self.lines if line.startswith("hydra.searchpath=")]:
+        for line in [line for line in self.lines if searches(line)]:
             self.lines.remove(line)
             said, origins = read(line).value(), Origins(leaf(None, self.typed[line]))
         addresses = said if isinstance(said, list) else [said] if said is not None else []
         for index, address in enumerate(addresses):
             if not isinstance(address, str) or not isinstance(said, list):
-                hint = "write hydra.searchpath=[file:///folder]"
+                hint = f"write {SEARCHED}=[file:///folder]"
                 raise ConfigError([origins.issue((*path, index), "must be a list of addresses", hint=hint)])
             place = address.removeprefix("file://")
             if place.startswith(f"{SCHEME}://"):

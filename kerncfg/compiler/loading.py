@@ -24,7 +24,7 @@ from packaging.version import Version
 
 from kerncfg.compiler.shared import HubGroups
 from kerncfg.errors import ConfigError
-from kerncfg.locations import conf
+from kerncfg.locations import SEARCHED, conf
 
 if TYPE_CHECKING:
     from hydra.core.config_loader import ConfigLoader
@@ -62,7 +62,7 @@ class _PackagedGroups(SearchPathPlugin):
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         add_packaged(search_path)
         for address in self.further:
-            search_path.append("hydra.searchpath", address)
+            search_path.append(SEARCHED, address)
 
 
 @contextmanager
@@ -127,7 +127,7 @@ def _start(folder: Path) -> None:
     try:
         hydra.initialize_config_dir(str(folder), **version_base())
     except (HydraException, ValueError) as error:
-        raise ConfigError(f"hydra.searchpath cannot be used: {error}") from error
+        raise ConfigError(f"the search path cannot be used: {error}") from error
 
 
 def _spare(source: Any) -> None:

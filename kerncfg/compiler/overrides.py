@@ -21,6 +21,7 @@ from kerncfg.compiler.brackets import BLANKS, pieces, quoted, spaced, unclosed
 from kerncfg.compiler.reading import kind_of_key, scalar
 from kerncfg.documents.target import Mode, canonical_device
 from kerncfg.errors import ConfigError, Issue
+from kerncfg.locations import searches
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
@@ -39,7 +40,6 @@ _OPTIONAL = ("model", "experiment")  # nodes that a plan does without
 _TEXTS = ("revision", "capability", "torch")  # keys of text, besides those of references
 _VERSION = "a whole number such as 3, or a range such as '>=2.0,<3.0'"
 
-_SEARCHED = "hydra.searchpath"  # which has a value already, but people add to it with a plus
 _FORM = re.compile(r"(?P<sign>~|\+{0,2})(?P<key>[^=\s]*?)\s*(?:=(?P<value>.*))?", re.DOTALL)
 _CHOICE = re.compile(r"\s*choice\((?P<inside>.*)\)\s*", re.DOTALL)
 _NOT_IN_A_KEY = re.compile(r"[^\w./@-]")
@@ -133,7 +133,8 @@ def _rewritten(argument: str) -> list[str]:
     sign, key, value = form["sign"], form["key"], form["value"]
     node = re.split(r"[.@/]", key)[0]
     if node not in NODES:
-        return [_foreign(argument.lstrip("+") if key == _SEARCHED else argument, node)]
+        plain = argument.lstrip("+") if searches(argument) else argument  # it has a value, and people add to it
+        return [_foreign(plain, node)]
     if sign == "~":
         return _without(argument, key, value)
     if value is None:
