@@ -28,9 +28,10 @@ from kerncfg.api import checked, plan_of
 from kerncfg.compiler.compose import Origins, hydra_folder, job_overrides, version_base
 from kerncfg.compiler.interpolate import with_environment
 from kerncfg.compiler.loading import lists_replace
-from kerncfg.compiler.overrides import combinations, rewrite
+from kerncfg.compiler.overrides import rewrite
 from kerncfg.compiler.policy import unconsented
 from kerncfg.compiler.shared import pinned, remember
+from kerncfg.compiler.sweeps import combinations
 from kerncfg.compiler.writing import document_lines
 from kerncfg.errors import ConfigError, Issue, KerncfgError, KerncfgWarning, SourceError, TrustError
 from kerncfg.launching import arguments, as_typed, for_hydra

@@ -156,6 +156,24 @@ def test_what_an_unread_override_may_have_changed_is_not_judged() -> None:
     assert told(*words) == ["kernels.X", "kernels.Y"]
 
 
+def test_a_bound_that_is_endless_is_none_by_file_and_by_override(mine: Path) -> None:
+    for text in (".inf", ".nan", "1e999"):
+        write(mine, policy=f"defaults: [default]\nverify: {{thresholds: {{float32: {{floor: {text}}}}}}}\n")
+        assert told("policy=mine", config_dir=mine) == ["policy.verify.thresholds.float32.floor"]
+    for text in ("inf", "nan", ".inf", "1e999"):
+        with pytest.raises(ConfigError, match="expected a finite number\n  hint: write policy.*floor=1$"):
+            kerncfg.plan(f"policy.verify.thresholds.float32.floor={text}", target="cpu")
+    kerncfg.plan("policy.verify.thresholds.float32.floor=1", target="cpu")
+
+
+def test_what_a_file_lacks_is_no_fault_of_an_override_of_something_else(mine: Path) -> None:
+    write(mine, policy="# mine\nfallback: error\nstrict: true\nrequire_pin: true\n")
+    with pytest.raises(ConfigError) as caught:
+        kerncfg.plan("policy=mine", "policy.seed=1", config_dir=mine, target="cpu")
+    (issue,) = caught.value.issues
+    assert (issue.file, issue.line, issue.message) == ("my/policy/mine.yaml", 2, "`verify` is missing")
+
+
 def test_an_interpolation_that_leads_nowhere_hides_nothing_beside_it(mine: Path) -> None:
     write(
         mine, kernels="X: {cuda: '${kernels.Y}', cpu: builtin, rocm: {kernel: '${kernels.Z}', version: 3}, cpuu: 1}\n"

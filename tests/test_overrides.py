@@ -8,7 +8,8 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from kerncfg.compiler.brackets import pieces
-from kerncfg.compiler.overrides import combinations, rewrite, sweeping
+from kerncfg.compiler.overrides import rewrite
+from kerncfg.compiler.sweeps import combinations, sweeping
 from kerncfg.errors import ConfigError
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -142,7 +143,12 @@ DIFFERENT = {
     "kernels.X.exclude=[yes,a.b]": "'yes'",
     "kernels.X.exclude=[a: b]": "'a: b'",
     "model.config.x=[inf, 1]": "'inf'",
-    "kernels.X.when={config.hidden_act: off}": "'off'",
+    "kernels.X.when={config.hidden_act: off}": "write \"kernels.X.when={config.hidden_act: 'off'}\"",
+    "kernels.X.exclude=[yes,'yes',a.b]": "write \"kernels.X.exclude=['yes','yes',a.b]\"",
+    "kernels.X.cuda=[./k:NaN, NaN]": "write \"kernels.X.cuda=[./k:NaN, 'NaN']\"",
+    "model.config.x=.inf": "for the number model.config.x=1e999",
+    "model.config.x=-inf": "for the number model.config.x=-1e999",
+    "model.config.x=.nan": "write model.config.x=\"'.nan'\"",
 }
 
 

@@ -44,6 +44,7 @@ ORDER = (
     "compiler.interpolate",
     "compiler.brackets",
     "compiler.overrides",
+    "compiler.sweeps",
     "compiler.fetched",
     "compiler.shared",
     "compiler.loading",

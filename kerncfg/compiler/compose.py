@@ -21,10 +21,11 @@ from kerncfg.compiler.assign import assign, fault, leaf, near, without
 from kerncfg.compiler.fetched import laundered
 from kerncfg.compiler.interpolate import resolved
 from kerncfg.compiler.loading import add_packaged, hydra_folder, loader, version_base
-from kerncfg.compiler.overrides import NODES, part_of, read, rewrite, sweeping
+from kerncfg.compiler.overrides import NODES, part_of, read, rewrite
 from kerncfg.compiler.reading import Place
 from kerncfg.compiler.reading import read as read_file
 from kerncfg.compiler.shared import SCHEME, HubGroups, header_of, opened
+from kerncfg.compiler.sweeps import sweeping
 from kerncfg.compiler.tree import Fault, KeyPath, Node, Origins, grow, leaves, merge
 from kerncfg.documents.config import Origin
 from kerncfg.errors import ConfigError, Issue, KerncfgError

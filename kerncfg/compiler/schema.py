@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from jsonschema import Draft202012Validator
@@ -25,7 +27,7 @@ Finding = tuple[KeyPath, str, Issue]  # where a fault is, which rule it breaks, 
 
 _ENDING = ".schema.json"
 _KINDS = {"string": "text", "object": "a map", "array": "a list", "boolean": "true or false", "null": "null"}
-_KINDS |= {"integer": "a whole number", "number": "a number"}
+_KINDS |= {"integer": "a whole number", "number": "a finite number"}
 _BOUNDS = {"minimum": "at least", "exclusiveMinimum": "more than", "maximum": "at most"}
 _KIND: Mapping[type, str] = {dict: "map", list: "list"}
 _YES = {"true", "yes", "on", "y", "1"}
@@ -127,7 +129,16 @@ def _all_of(validator: Any, parts: Any, value: Any, rule: Any) -> Iterator[Valid
             yield from validator.descend(value, part["then"], schema_path=index)
 
 
-_Validator: Any = extend(Draft202012Validator, {"if": _if, "allOf": _all_of})  # type: ignore[no-untyped-call]
+def _finite(checker: Any, value: Any) -> bool:
+    """The type `number`: infinity and not-a-number are none, in JSON and as a bound alike."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
+
+
+_Validator: Any = extend(  # type: ignore[no-untyped-call]
+    Draft202012Validator,
+    {"if": _if, "allOf": _all_of},
+    type_checker=Draft202012Validator.TYPE_CHECKER.redefine("number", _finite),
+)
 
 
 @functools.cache
@@ -275,11 +286,18 @@ def _sentences(error: ValidationError, places: _Places) -> Iterator[tuple[KeyPat
         case "not":
             both = " and ".join(asked["required"])
             hint = cure and _of_two(places, path, value, asked["required"], cure)
-            yield path, "not", places.issue(path, f"found both {both}, expected one of them", hint)
+            yield path, "not", _clash(places, path, asked["required"], f"found both {both}, expected one of them", hint)
         case _:
             wanted = rule.get("expected", "another form")
             hint = cure or _compared(places, path, value, wanted) or f"write {wanted}"
             yield path, "form", places.issue(path, f"found {found}, expected {wanted}", hint)
+
+
+def _clash(places: _Places, path: KeyPath, both: list[str], message: str, hint: str | None) -> Issue:
+    """Say that two keys stand in one map: where an override said one of them, which is the one to mend."""
+    typed = [(*path, key) for key in both if places.typed((*path, key))]
+    issue = places.issue(typed[-1] if typed else path, message, hint)
+    return replace(issue, path=places.spelled(path))
 
 
 def _of_two(places: _Places, path: KeyPath, value: Any, both: list[str], cure: str) -> str:
