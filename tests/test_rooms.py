@@ -48,6 +48,8 @@ ORDER = (
     "compiler.fetched",
     "compiler.shared",
     "compiler.loading",
+    "compiler.entries",
+    "compiler.defaults",
     "compiler.compose",
     "compiler.composed",
     "compiler.schema",
@@ -189,12 +191,13 @@ FOLDERS = ("documents", "compiler", "applier", "evidence", "dialects", "page", "
 DOORS: dict[str, tuple[str, ...]] = {
     "click": ("cli",),
     "huggingface_hub": ("sources.hub",),
-    "hydra": ("compiler.overrides", "compiler.shared", "compiler.loading", "compiler.compose", "run", "_hydra"),
+    "hydra": ("compiler.overrides", "compiler.shared", "compiler.loading", "compiler.defaults", "run", "_hydra"),
     "jsonschema": ("compiler.schema",),
     "matplotlib": ("page.drawing",),
     "omegaconf": (
         "compiler.shared",
         "compiler.loading",
+        "compiler.defaults",
         "compiler.compose",
         "compiler.composed",
         "compiler.interpolate",

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from hydra.core.config_loader import ConfigLoader
     from hydra.core.config_search_path import ConfigSearchPath
 
-__all__ = ["add_packaged", "hydra_folder", "lists_replace", "loader", "version_base"]
+__all__ = ["add_packaged", "hydra_folder", "lists_replace", "loader", "schemes", "version_base"]
 
 _ROWS = ("kernels", "inherited", "fusions", "attention")
 
@@ -121,6 +121,11 @@ def lists_replace() -> Iterator[None]:
         yield
     finally:
         types["file"] = before
+
+
+def schemes() -> list[str]:
+    """Return the schemes of addresses that files can be looked for at."""
+    return sorted(f"{name}://" for name in SourcesRegistry.instance().types)
 
 
 def _start(folder: Path) -> None:

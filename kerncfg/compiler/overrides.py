@@ -19,6 +19,7 @@ from hydra.errors import HydraException
 
 from kerncfg.compiler.brackets import BLANKS, pieces, quoted, spaced, unclosed
 from kerncfg.compiler.reading import kind_of_key, scalar
+from kerncfg.compiler.tree import LISTED
 from kerncfg.documents.target import Mode, canonical_device
 from kerncfg.errors import ConfigError, Issue
 from kerncfg.locations import searches
@@ -77,7 +78,11 @@ def part_of(argument: str) -> KeyPath:
     """Return the part of the document that cannot be judged without an override: a row, another value, or all of it."""
     group, _, package = argument.lstrip("~+").partition("=")[0].strip().partition("@")
     parts = (package or group).split(".")
-    return () if parts[0] == "experiment" else tuple(parts[:2] if parts[0] in _ROWS else parts)
+    if parts == ["experiment"]:
+        return (LISTED,)
+    if len(parts) == 1 and parts != ["enabled"]:  # of a group; what else is said there can be judged
+        return (*parts, LISTED)
+    return tuple(parts[:2] if parts[0] in _ROWS else parts)
 
 
 def read(line: str) -> Override:

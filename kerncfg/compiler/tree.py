@@ -9,10 +9,11 @@ from typing import Any, Self
 from kerncfg.documents.config import Origin
 from kerncfg.errors import Issue
 
-__all__ = ["Fault", "KeyPath", "Node", "Origins", "grow", "leaves", "merge", "spell"]
+__all__ = ["LISTED", "Fault", "KeyPath", "Node", "Origins", "grow", "lacking", "leaves", "merge", "spell"]
 
 KeyPath = tuple[str | int, ...]
 Fault = tuple[KeyPath, Issue]  # what is wrong, and the part of the document that cannot be judged because of it
+LISTED = "defaults"  # the end of such a part where only files are left out: what others say there can be judged
 
 
 @dataclass(slots=True)
@@ -115,6 +116,11 @@ def grow(value: Any, origin: Origin) -> Node:
     if isinstance(value, list | tuple):
         return Node([grow(child, origin) for child in value], origin, origin)
     return Node(value, origin, origin)
+
+
+def lacking(faults: Iterable[Fault]) -> dict[KeyPath, Issue]:
+    """Return the parts of a document of which a file that is left out would have said more, each with the reason."""
+    return {part[:-1]: issue for part, issue in faults if part[-1:] == (LISTED,)}
 
 
 def leaves(node: Node, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Node]]:
