@@ -89,7 +89,7 @@ def _composed(overrides: Sequence[str], config_dir: Path | None, faults: list[Fa
         raise ConfigError(issues)
     shared = tuple((found.address, found.commit) for found in work.shared)
     notes = tuple(f"{found.address} is {found.note}" for found in work.shared if found.note)
-    return document, Origins(root, tuple(work.lost), shared, notes)
+    return document, Origins(root, tuple(work.lost), shared, notes, work.taken)
 
 
 def _document(root: Node) -> Node:
@@ -146,6 +146,7 @@ class _Composition(Choices):
     """What one composition has found so far."""
 
     lost: list[tuple[KeyPath, Origin]] = field(default_factory=list)
+    taken: dict[KeyPath, str] = field(default_factory=dict)
 
     def search_path(self, folder: Path) -> list[str]:
         """Return what `hydra.searchpath` adds, by an override or else by the user's own primary config."""
@@ -220,5 +221,6 @@ class _Composition(Choices):
         if override.package is not None:
             raise ConfigError([fault(argument, f"{override.key_or_group!r} is no group", "leave the @ out")])
         if override.is_delete():
+            self.taken[tuple(parts)] = argument
             return without(root, parts, argument)
         return assign(root, parts, leaf(override.value(), argument), self.lost)

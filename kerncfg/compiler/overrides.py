@@ -189,8 +189,10 @@ def _parts(argument: str, key: str) -> list[str]:
         if not re.fullmatch("0|[1-9][0-9]*", part) and (kind := kind_of_key(part)):
             message = f"the key {part} is {kind} in YAML, expected text"
             row = kind == "a number" and len(parts) > 1 and parts[0] in _ROWS and part == parts[1]
-            quoted = f"such a key can stand in a file only, as '{part}' with quotes"
-            raise _refused(argument, message, f"write a name such as row_{part}" if row else quoted)
+            inside = len(parts) > 2 and parts[0] in _ROWS and part != parts[1] and "when" not in parts
+            hint = f"such a key can stand in a file only, as '{part}' with quotes"
+            hint = "write a key that a row has, such as cuda or kernel" if inside else hint
+            raise _refused(argument, message, f"write a name such as row_{part}" if row else hint)
     return parts
 
 
@@ -329,8 +331,10 @@ def _differs(argument: str, key: str, text: str, found: Any, whole: str = "") ->
             line = f"{key}={_with_quotes(whole, text)}".replace('"', '\\"')
             raise _refused(argument, message, f'write "{line}"')
         refers = _refers(key)
-        if refers and other is False:
+        if refers and (other is False or found is None):
             raise _refused(argument, message, f"write {key}=null")
+        if refers and not isinstance(other, str):
+            raise _refused(argument, message, f"name a kernel, as in {key}=org/repo@v1:Name")
         meant = "" if refers or key.rpartition(".")[2] in _TEXTS else _meant(key, other if found == text else found)
         escaped = text.replace("'", "\\'")
         raise _refused(argument, message, f"{'for the text ' * bool(meant)}write {key}=\"'{escaped}'\"{meant}")

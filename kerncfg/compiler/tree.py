@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from kerncfg.documents.config import Origin
@@ -40,13 +40,14 @@ class Origins:
 
     `lost` holds what a map took the place of: the path, and the origin of the text or list that stood there. `shared`
     holds the addresses of the Hub that were on the search path, each with its commit; `notes` what is to be told of
-    them.
+    them; `taken` the paths that an override took out, each with the override.
     """
 
     root: Node
     lost: tuple[tuple[KeyPath, Origin], ...] = ()
     shared: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
+    taken: Mapping[KeyPath, str] = field(default_factory=dict)
 
     def at(self, path: KeyPath) -> Origin | None:
         """Return the origin of the value at a path, else of its nearest ancestor."""
