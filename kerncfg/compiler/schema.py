@@ -147,10 +147,15 @@ def _finite(checker: Any, value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
 
 
+def _whole(checker: Any, value: Any) -> bool:
+    """The type `integer`: 3.0 is none, which JSON Schema takes for one."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 _Validator: Any = extend(  # type: ignore[no-untyped-call]
     Draft202012Validator,
     {"if": _if, "allOf": _all_of},
-    type_checker=Draft202012Validator.TYPE_CHECKER.redefine("number", _finite),
+    type_checker=Draft202012Validator.TYPE_CHECKER.redefine_many({"number": _finite, "integer": _whole}),
 )
 
 
