@@ -164,6 +164,7 @@ ORDER = (
     "page.comparison",
     "page.sweep",
     "launching",
+    "job",
     "run",
     "cli.offers",
     "cli.completing",

@@ -15,7 +15,7 @@ import yaml
 import kerncfg
 from kerncfg.cli import main
 from kerncfg.compiler.schema import validate
-from kerncfg.run import run
+from kerncfg.run import Outcome, run
 from tests.builders import kernel_folder
 
 SMALL = (
@@ -238,11 +238,11 @@ def test_a_sweep_whose_process_is_killed_says_so_and_keeps_what_had_ended(folder
 def test_what_a_job_of_a_sweep_raises_is_its_own_and_not_the_others(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kerncfg import run as job
+    from kerncfg import job
 
     carry_out = job.perform
 
-    def breaks(outcome: job.Outcome, **more: Any) -> None:
+    def breaks(outcome: Outcome, **more: Any) -> None:
         if outcome.number == 1:
             raise ZeroDivisionError("deep inside")
         carry_out(outcome, **more)
