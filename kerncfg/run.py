@@ -24,8 +24,9 @@ from hydra.experimental.callback import Callback
 from kerncfg.api import checked
 from kerncfg.compiler.compose import hydra_folder, job_overrides, version_base
 from kerncfg.compiler.loading import lists_replace
-from kerncfg.compiler.overrides import combinations, rewrite
+from kerncfg.compiler.overrides import rewrite
 from kerncfg.compiler.shared import pinned
+from kerncfg.compiler.sweeps import combinations
 from kerncfg.errors import ConfigError, Issue, KerncfgError, SourceError
 from kerncfg.launching import arguments, as_typed, for_hydra
 from kerncfg.locking import usual

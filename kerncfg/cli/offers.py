@@ -13,7 +13,7 @@ from kerncfg.compiler.reading import Place, read
 from kerncfg.compiler.tree import Node, leaves
 from kerncfg.documents.reference import ATTENTION
 from kerncfg.errors import ConfigError, KerncfgError
-from kerncfg.locations import conf, schemas
+from kerncfg.locations import conf, schemas, searches
 
 __all__ = ["experiments", "names", "offers", "searched"]
 
@@ -41,7 +41,7 @@ def searched(words: Iterable[str]) -> list[str]:
     addresses = [
         address
         for word in words
-        if word.lstrip("+").startswith("hydra.searchpath=")
+        if searches(word)
         for address in re.findall(r"hf://[^],\s'\"]+", word)
     ]
     if not addresses:
