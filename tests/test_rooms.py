@@ -121,6 +121,7 @@ ORDER = (
     "evidence.contents",
     "evidence.keeping",
     "evidence.listening",
+    "evidence.padding",
     "evidence.capture",
     "evidence.judge",
     "evidence.wording",
