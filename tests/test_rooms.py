@@ -91,6 +91,7 @@ ORDER = (
     "applier.adapters.attention_config",
     "applier.report",
     "applier.wrapping",
+    "applier.passing",
     "applier.edits",
     "applier.bound",
     "applier.bind",
