@@ -90,8 +90,8 @@ def _hazards(found: Verification) -> Markup | None:
 
 
 def _beside(row: Row) -> list[str]:
-    unsteady = row.repeatable is False or (row.backward is not None and row.backward.repeatable is False)
-    return [*row.hazards, *(["two runs on the same inputs gave different bits"] if unsteady else [])]
+    said = "two runs on the same inputs gave different bits, as the original's did"
+    return [*row.hazards, *([said] if row.chancy else [])]
 
 
 def _unverified(found: Verification, swapped: Mapping[tuple[str, str], int]) -> Markup | None:
