@@ -23,9 +23,9 @@ OVERFLOW = """() => [...document.querySelectorAll("body *")].filter(
 
 # Words below the plots that run into the next.
 CROWDED = """() => [...document.querySelectorAll(".axis")].flatMap((axis) => {
-  const words = [...axis.querySelectorAll("text")];
-  return words.slice(1).filter((each, place) =>
-    each.getBoundingClientRect().left < words[place].getBoundingClientRect().right + 2).map((each) => each.textContent);
+  const places = [...axis.querySelectorAll("text")].map((each) => each.getBoundingClientRect());
+  places.sort((one, other) => one.left - other.left);
+  return places.slice(1).filter((each, before) => each.left < places[before].right + 2).map((each) => each.left);
 })"""
 
 LUMINANCE = (
