@@ -142,8 +142,9 @@ def _carried_out(outcome: Outcome, carry_out: Callable[..., None], show: Callabl
         carry_out(outcome, show=show)
     except KerncfgError as error:
         outcome.error = error
-    except Exception as error:
-        if outcome.sweep is None:
+    except BaseException as error:
+        # The end of the process that a model or a kernel asks for is this job's, too; a person's Ctrl-C is all jobs'.
+        if isinstance(error, KeyboardInterrupt) or (outcome.sweep is None and isinstance(error, Exception)):
             raise
         file = outcome.home / "traceback.txt"
         file.write_text(traceback.format_exc(), encoding="utf-8")
