@@ -30,7 +30,7 @@ from kerncfg.compiler.interpolate import with_environment
 from kerncfg.compiler.loading import lists_replace
 from kerncfg.compiler.overrides import combinations, rewrite
 from kerncfg.compiler.policy import unconsented
-from kerncfg.compiler.shared import pinned, remember
+from kerncfg.compiler.shared import from_file, pinned, remember
 from kerncfg.compiler.writing import document_lines
 from kerncfg.errors import ConfigError, Issue, KerncfgError, KerncfgWarning, SourceError, TrustError
 from kerncfg.launching import arguments, as_typed, for_hydra
@@ -91,13 +91,14 @@ def run(
     def job(_: Any) -> None:
         settings = HydraConfig.get()
         words = as_typed(job_overrides(settings), overrides)
+        bare = [word if word in overrides else word.lstrip("+") for word in words]
         outcome = Outcome(
             folder=Path(settings.runtime.output_dir),
             overrides=words,
             swept=[word.lstrip("+") for word in words if word not in overrides],
             number=settings.job.num + 1 if multirun else 1,
             total=total,
-            command=again([pinned(word if word in overrides else word.lstrip("+"), shared) for word in words]),
+            command=again([*from_file(settings, words, shared), *(pinned(word, shared) for word in bare)]),
             sweep=sweep,
         )
         if os.getpid() == home:
