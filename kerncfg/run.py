@@ -25,7 +25,7 @@ from kerncfg.api import checked
 from kerncfg.compiler.compose import hydra_folder, job_overrides, version_base
 from kerncfg.compiler.loading import lists_replace
 from kerncfg.compiler.overrides import rewrite
-from kerncfg.compiler.shared import pinned
+from kerncfg.compiler.shared import from_file, pinned
 from kerncfg.compiler.sweeps import combinations
 from kerncfg.errors import ConfigError, Issue, KerncfgError, SourceError
 from kerncfg.launching import arguments, as_typed, for_hydra
@@ -79,13 +79,14 @@ def run(
         carry_out = partial(perform, config_dir=config_dir, trust=trust, lock=found, shared=shared)
         settings = HydraConfig.get()
         words = as_typed(job_overrides(settings), overrides)
+        bare = [word if word in overrides else word.lstrip("+") for word in words]
         outcome = Outcome(
             folder=Path(settings.runtime.output_dir),
             overrides=words,
             swept=[word.lstrip("+") for word in words if word not in overrides],
             number=settings.job.num + 1 if multirun else 1,
             total=total,
-            command=again([pinned(word if word in overrides else word.lstrip("+"), shared) for word in words]),
+            command=again([*from_file(settings, words, shared), *(pinned(word, shared) for word in bare)]),
             sweep=sweep,
         )
         if os.getpid() == home:

@@ -73,6 +73,7 @@ ORDER = (
     "sources.hub.asking",
     "sources.hub.memory",
     "sources.hub.files",
+    "sources.hub.released",
     "sources.hub.configs",
     "sources.hub.uploading",
     "sources.hub",
