@@ -135,7 +135,8 @@ class _Comparison:
         try:
             self._run(padding.masks)
             other = self._run(padding.disturbed)
-        except FOREIGN:
+        except BaseException as error:
+            foreign(error)
             self._padding = None
             return nothing_of_padding(own, self._inputs)
         if not padding.disturbs:
