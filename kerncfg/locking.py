@@ -126,7 +126,8 @@ def made(
         _check_upgraded([ref], str(refused[ref].reason))
     if allowed:
         Settings.read().check()
-    asked = pin(allowed, trust=trust, known=Lock(pins=kept, commits=commits))
+    asking = replace(trust, references=frozenset(map(str, flagged)))
+    asked = pin(allowed, trust=asking, known=Lock(pins=kept, commits=commits))
     for ref in anew:
         found = asked.pins.get(ref)
         if found and (found.away or not found.releases) and ref in before.pins and before.pins[ref].releases:

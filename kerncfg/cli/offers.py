@@ -38,12 +38,7 @@ def offers(word: str, config_dir: Path | None = None, shared: Sequence[str] = ()
 
 def searched(words: Iterable[str]) -> list[str]:
     """Return the files of the places on the Hub that `hydra.searchpath=[hf://…]` names, as far as the cache knows."""
-    addresses = [
-        address
-        for word in words
-        if searches(word)
-        for address in re.findall(r"hf://[^],\s'\"]+", word)
-    ]
+    addresses = [address for word in words if searches(word) for address in re.findall(r"hf://[^],\s'\"]+", word)]
     if not addresses:
         return []
     from kerncfg.sources.hub.configs import opened

@@ -132,6 +132,10 @@ class Release:
     repository: str | None = None
     builds: tuple[Build, ...] = ()
 
+    def ranked(self, target: Target) -> list[Build]:
+        """Return the builds that can run on the target, the best first, in whatever order they stand."""
+        return sorted((build for build in self.builds if build.refusal(target) is None), key=_rank, reverse=True)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the release as plain data."""
         return {
@@ -179,9 +183,8 @@ class Pin:
     def choose(self, target: Target) -> tuple[Release, Build] | None:
         """Return the best build of the first release that has one for the target, in whatever order they stand."""
         for release in self.releases:
-            fitting = [build for build in release.builds if build.refusal(target) is None]
-            if fitting:
-                return release, max(fitting, key=_rank)
+            if fitting := release.ranked(target):
+                return release, fitting[0]
         return None
 
     def to_dict(self) -> dict[str, Any]:

@@ -163,6 +163,12 @@ class KernelRef:
         return self.scheme != "hub" or bool(self.revision and re.fullmatch(r"[0-9a-f]{40}", self.revision))
 
     @property
+    def proposed(self) -> bool:
+        """Whether it names what anybody may put beside a repository: `refs/pr/1`, or what else is no branch or tag."""
+        named = self.revision or ""
+        return named.startswith("refs/") and not named.startswith(("refs/heads/", "refs/tags/"))
+
+    @property
     def framework(self) -> bool:
         """Whether the model and its framework have it already, so that there is no code to find, pin or trust."""
         return self.scheme in ("original", "attention")
