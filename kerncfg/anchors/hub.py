@@ -53,6 +53,7 @@ HUB: Mapping[str, tuple[str, ...]] = {
         "the Hub named … for …, needed a commit of 40 digits",
         "the next page of … is said to be at …, needed …",
         "the branches of … came as …, needed names with commits",
+        "the commits of … came without …, needed the id of each",
         "the files of … came without …, needed path, size and oid of each",
         "answered …, needed the JSON of a Hub",
     ),

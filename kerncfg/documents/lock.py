@@ -26,7 +26,7 @@ __all__ = ["SCHEMA", "Build", "File", "Lock", "Pin", "Release", "digest_of"]
 
 SCHEMA = 1
 
-_EDITED = "the file was edited; make it again with `kerncfg lock`"
+_EDITED = "the file was edited; move it away and make it again with `kerncfg lock`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -245,7 +245,7 @@ class Lock:
         if data.get("schema") != SCHEMA:
             raise LockError(
                 f"the lock has format {data.get('schema')!r}, this kerncfg reads {SCHEMA}",
-                hint="make it again with `kerncfg lock`, or use the version of kerncfg that wrote it",
+                hint="move it away and make it again with `kerncfg lock`, or use the version of kerncfg that wrote it",
             )
         pins = [Pin.from_dict(ref, said) for ref, said in data["pins"].items()]
         return cls(pins={pin.ref: pin for pin in pins})
