@@ -157,13 +157,14 @@ def _is_decorator(value: Any, which: Mapping[str, str] = _DECORATORS) -> bool:
 def _read(module: ModuleType) -> _Source | None:
     """Return what a module's source says, if it can reach the decorators; it is read again when it changed."""
     known = _sources.get(module.__name__)
-    if known is None and not _ways(module):
+    ways = _ways(module) if known is None else []
+    if known is None and not ways:
         return None
     text = source_text(module)
     if text is None:  # typed in, executed from text, or its file is gone
         return None
     if known is None or known.text != text:
-        found = decorated(text, _ways(module), lambda name: _is_decorator(_spelled(name, module)))
+        found = decorated(text, ways or _ways(module), lambda name: _is_decorator(_spelled(name, module)))
         statements = {name: _meant(each, module) for name, each in (found or {}).items()}
         known = _sources[module.__name__] = _Source(text, statements)
     return known
