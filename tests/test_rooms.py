@@ -108,6 +108,7 @@ ORDER = (
     "applier.layouts",
     "applier.converting",
     "applier.connecting",
+    "applier.alike",
     "applier.fused",
     "applier.fuse",
     "applier.fusing",
