@@ -113,6 +113,7 @@ ORDER = (
     "applier.layouts",
     "applier.converting",
     "applier.connecting",
+    "applier.alike",
     "applier.fused",
     "applier.fuse",
     "applier.fusing",

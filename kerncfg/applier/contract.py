@@ -257,9 +257,19 @@ def device_fault(module: nn.Module, device: str) -> str | None:
 
     Where accelerate keeps weights elsewhere between calls, the module is on the device that its hook brings them to.
     """
-    for tensor in tensors(module):
-        if _device(tensor.device) != device:
-            return _slow_device_fault(module, device)
+    left, seen = [module], {id(module)}
+    while left:  # as `tensors`, without a generator: every module that a row takes is asked
+        entries = left.pop().__dict__
+        for tensor in entries["_parameters"].values():
+            if tensor is not None and _device(tensor.device) != device:
+                return _slow_device_fault(module, device)
+        for tensor in entries["_buffers"].values() if entries["_buffers"] else ():
+            if tensor is not None and _device(tensor.device) != device:
+                return _slow_device_fault(module, device)
+        for child in entries["_modules"].values() if entries["_modules"] else ():
+            if child is not None and id(child) not in seen:
+                seen.add(id(child))
+                left.append(child)
     return None
 
 

@@ -123,6 +123,14 @@ class Decisions:
         self._passed: dict[tuple[Verdict, tuple[str, ...]], Verdict] = {}
         self._guards: dict[tuple[Verdict, tuple[str, ...]], Verdict] = {}
         self._decided: dict[tuple[int, int], Decided] = {}
+        self._elsewhere: dict[int, str | None] = {}  # of modules, which functions and attention ask again
+        self._computed: dict[type, bool] = {}  # whether a class computes its forward
+
+    def elsewhere(self, module: nn.Module) -> str | None:
+        """Say where a module of the model is, if that is not the plan's device."""
+        if id(module) not in self._elsewhere:
+            self._elsewhere[id(module)] = device_fault(module, self.plan.target.device)
+        return self._elsewhere[id(module)]
 
     def admit(self, steps: Sequence[Step], root: nn.Module) -> None:
         """Ask whether every kernel that the steps may run may run here, before any of them is fetched or loaded.
@@ -249,7 +257,7 @@ class Decisions:
     def _barred(self, site: Site, step: Step) -> str | None:
         """Say what keeps a module from any kernel, whichever it is."""
         module, layer = site.module, site.layer
-        if fault := device_fault(module, self.plan.target.device):
+        if fault := self.elsewhere(module):
             return fault
         if FUSION in module.__dict__:
             return "part of a fusion that was applied before, whose kernel runs its members as one"
@@ -257,7 +265,9 @@ class Decisions:
             return f"wrapped by the adapter {layer.cls.__module__}.{layer.cls.__qualname__} around base_layer"
         if isinstance(module, ScriptModule):
             return "compiled by TorchScript"
-        if hasattr(type(getattr_static(layer.cls, "forward")), "__set__"):
+        if layer.cls not in self._computed:
+            self._computed[layer.cls] = hasattr(type(getattr_static(layer.cls, "forward")), "__set__")
+        if self._computed[layer.cls]:
             return "its class computes its forward, in a property or another descriptor, which nothing can stand before"
         _ = layer.cls.forward, layer.cls.train  # binding asks these of the class, whose metaclass may raise
         if not reachable(module):
