@@ -118,6 +118,8 @@ EVIDENCE: Mapping[str, tuple[str, ...]] = {
         "returns the same memory from two calls, …",
         "sets the seed of the global random state",
         "draws from the global random state",
+        "gives other bits when it is run again, which the original does not…",
+        "its backward gives other bits when it is run again, which the original's does not…",
     ),
 }
 

@@ -149,7 +149,7 @@ class Decisions:
         remote = {choice.kernel for found in firsts for choice in found if choice.kernel.files}
         if remote:
             self._code |= fetch(
-                remote, absent=True, made=self._sources
+                remote, self.plan.trust, absent=True, made=self._sources
             )  # all at once; what fails says so when its turn comes
 
     def _check_machine(self, choices: Iterable[Choice], machine: Target) -> None:

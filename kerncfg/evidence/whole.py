@@ -22,7 +22,7 @@ from kerncfg.applier.bind import Edit, Owner, bind, unbind
 from kerncfg.errors import ApplyError
 from kerncfg.evidence.capture import Forgetful, originals
 from kerncfg.evidence.compare import Thresholds, compare, structure
-from kerncfg.evidence.contents import FOREIGN, cloned, contents, equal, one_line, settled
+from kerncfg.evidence.contents import cloned, contents, equal, foreign, one_line, settled
 from kerncfg.evidence.judge import Difference, judge, judge_rows
 from kerncfg.evidence.keeping import process_kept, undisturbed
 from kerncfg.evidence.listening import nothing_of_padding
@@ -113,7 +113,8 @@ class _Comparison:
     def row(self, before: _Comparison | None) -> Whole:
         try:
             self._own = self._original()
-        except FOREIGN as error:
+        except BaseException as error:
+            foreign(error)
             return failed(self._mode, f"cannot be compared: without kernels it raised {one_line(error)}")
         if self._attending and may_pad(self._inputs, self._bindings.model):
             draws = self._draws
@@ -134,7 +135,8 @@ class _Comparison:
         try:
             self._run(padding.masks)
             other = self._run(padding.disturbed)
-        except FOREIGN:
+        except BaseException as error:
+            foreign(error)
             self._padding = None
             return nothing_of_padding(own, self._inputs)
         if not padding.disturbs:
@@ -170,7 +172,8 @@ class _Comparison:
             kernel = self._run(around)
         except _TogetherOnly:
             raise
-        except FOREIGN as error:  # foreign code again
+        except BaseException as error:
+            foreign(error)
             return Difference(reasons=(f"raised {one_line(error)}",)), False
         if unlike := structure(own, kernel):
             return Difference(reasons=(unlike,)), False
@@ -198,7 +201,8 @@ class _Comparison:
     def _original(self) -> Parts:
         try:
             return self._run(partial(originals, self._bindings))
-        except FOREIGN:
+        except BaseException as error:
+            foreign(error)
             if self._grad:
                 raise
             self._grad = True  # a model that differentiates in its own forward cannot run without
@@ -209,7 +213,8 @@ class _Comparison:
         forgetful = Forgetful()
         try:
             return self._result(around, forgetful.hooks() if self._grad else nullcontext())
-        except FOREIGN:
+        except BaseException as error:
+            foreign(error)
             if not forgetful.asked:
                 raise
         return self._result(around, nullcontext())
@@ -282,7 +287,8 @@ class _Comparison:
                 process.seed(_SEED)
                 with Wide():  # type: ignore[no-untyped-call]
                     return "float64", self._settled(copy(**given))
-        except FOREIGN as error:
+        except BaseException as error:
+            foreign(error)
             if forgetful.asked:  # it differentiates in its own forward
                 return self._truth(nullcontext())
             return f"none, the model does not run in float64: {one_line(error)}", None
