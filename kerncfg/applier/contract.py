@@ -19,7 +19,7 @@ from torch import nn
 from kerncfg.applier.adapters.torch import walk
 from kerncfg.applier.attributes import attributes
 from kerncfg.applier.called import as_function
-from kerncfg.applier.passing import around
+from kerncfg.applier.passing import around, inner_child
 from kerncfg.documents.target import DEVICES, Mode
 
 if TYPE_CHECKING:
@@ -230,7 +230,7 @@ def module_fault(module: nn.Module, fit: Fit) -> str | None:
                 continue
             return f"its forward reads self.{name}, which the module has not"
     for name in fit.parts if children else ():
-        child = children.get(name)
+        child = inner_child(module, name)
         if child is not None and (found := around(child)):
             return f"its forward reads inside self.{name}, past {found}"
     return None
