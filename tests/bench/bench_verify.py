@@ -4,8 +4,8 @@
 
 A Qwen3 of 28 narrow layers in float32, with the bundled norm and rotary function on every one of them. Each ratio is
 the median of runs that alternate with the model's own forward and backward, in processor time of one thread, to which
-other programs add nothing. Memory is what PyTorch's allocations on the CPU come to at their highest, as its profiler counts them; what verification
-keeps of the sites' inputs must be less than what one more layer keeps for its backward.
+other programs add nothing. Memory is what PyTorch's allocations on the CPU come to at their highest, as its profiler
+counts them; what verification keeps of the sites' inputs must be less than what one more layer keeps for its backward.
 """
 
 from __future__ import annotations
