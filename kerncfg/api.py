@@ -195,13 +195,15 @@ def plan_of(
     flagged = {candidate.ref for candidate in offered if candidate.trust_remote_code}
     asked = sorted({candidate.ref for candidate in offered if not refused(candidate, request)}, key=str)
     hub = _hub_for(asked)
-    pins = pin(asked, target=target, trust=named, known=known, locked=known is not None)
+    asking = replace(named, references=frozenset(str(ref.everything) for ref in flagged))
+    pins = pin(asked, target=target, trust=asking, known=known, locked=known is not None)
     made = resolve(config, pins, request)
     consent = replace(named, references=frozenset(map(str, flagged)))
     return replace(
         made,
         trust=consent,
         endpoint=hub.shown if hub else None,
+        cache=hub.place if hub else None,
         searchpath=dict(origins.shared),
         notes=(*made.notes, *origins.notes),
     )
@@ -244,7 +246,7 @@ def fetch(
         if reason := untrusted(kernel, plan.trust):
             raise TrustError(f"{kernel.reference}: {reason}", hint=consent(kernel, plan.trust))
     _hub_for(kernel.reference for kernel in kernels)
-    return {} if dry_run else fetch_kernels(kernels, progress=progress)
+    return {} if dry_run else fetch_kernels(kernels, plan.trust, progress=progress)
 
 
 def kernelize(

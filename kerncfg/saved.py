@@ -108,4 +108,6 @@ def _read() -> dict[str, dict[str, bool]]:
 _LINE = re.compile(
     r"#.*|(?P<key>[a-z]+):( \{\})?|[a-z_]+: (true|false)|  (?P<name>[A-Za-z][\w./-]*): (?P<on>true|false)", re.ASCII
 )
-_TRUSTED = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?|python:[\w.]+|(\.{0,2}|~[^/]*)[/\\].*|[A-Za-z]:[\\/].*", re.DOTALL)
+_TRUSTED = re.compile(
+    r"[\w-][\w.-]*(/[\w-][\w.-]*(@[\w./+-]+)?)?|python:[\w.]+|(\.{0,2}|~[^/]*)[/\\].*|[A-Za-z]:[\\/].*", re.DOTALL
+)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from functools import wraps
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -69,53 +72,28 @@ def returns_heads_first(module: Any, query: Any, key: Any, value: Any, attention
     return found.transpose(1, 2), weights
 
 
-def _future(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    dropout_p: float = 0.0,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: tuple[int, int] = (-1, -1),
-    softcap: float = 0.0,
-) -> torch.Tensor:
-    return flash_attn_func(q, k, v, softmax_scale=softmax_scale, causal=False, window_size=window_size)
+def _changed(function: Callable[..., Any], change: Callable[[dict[str, Any]], dict[str, Any]]) -> Callable[..., Any]:
+    """Give a function with the same signature that takes other arguments than it was given."""
+
+    @wraps(function)
+    def changed(*args: Any, **kwargs: Any) -> Any:
+        given = inspect.signature(function).bind(*args, **kwargs).arguments
+        return function(**{**given, **change(given)})
+
+    return changed
 
 
-def _windowless(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    dropout_p: float = 0.0,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: tuple[int, int] = (-1, -1),
-    softcap: float = 0.0,
-) -> torch.Tensor:
-    return flash_attn_func(q, k, v, softmax_scale=softmax_scale, causal=causal)
-
-
-def _eyeless(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    cu_seqlens_q: torch.Tensor,
-    cu_seqlens_k: torch.Tensor,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    dropout_p: float = 0.0,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: tuple[int, int] = (-1, -1),
-    softcap: float = 0.0,
-) -> torch.Tensor:
+def _one_sequence(given: dict[str, Any]) -> dict[str, Any]:
     """Take all sequences for one."""
-    ends = torch.tensor([0, q.shape[0]])
-    assert [*pairwise(cu_seqlens_q.tolist())]
-    return flash_attn_varlen_func(
-        q, k, v, ends, ends, q.shape[0], k.shape[0], softmax_scale=softmax_scale, causal=causal, window_size=window_size
-    )
+    queries, keys = given["q"].shape[0], given["k"].shape[0]
+    assert [*pairwise(given["cu_seqlens_q"].tolist())]
+    ends = torch.tensor([0, queries])
+    return {"cu_seqlens_q": ends, "cu_seqlens_k": ends, "max_seqlen_q": queries, "max_seqlen_k": keys}
 
+
+_future = _changed(flash_attn_func, lambda given: {"causal": False})
+_windowless = _changed(flash_attn_func, lambda given: {"window_size": (-1, -1)})
+_eyeless = _changed(flash_attn_varlen_func, _one_sequence)
 
 FutureVarlen = SimpleNamespace(flash_attn_func=_future, flash_attn_varlen_func=flash_attn_varlen_func)
 Windowless = SimpleNamespace(flash_attn_func=_windowless, flash_attn_varlen_func=flash_attn_varlen_func)

@@ -81,9 +81,13 @@ def test_a_commit_may_be_short(norms: Repository, digits: int) -> None:
     assert scaled(plan) == 20
 
 
-def test_a_whole_commit_is_not_asked_about(norms: Repository, hub: TestHub) -> None:
-    planned(row(f"{NORMS}@{norms.find('v1').id}"))
-    assert hub.log.kinds() == {"tree": 1, "resolve": 1}
+def test_a_whole_commit_is_asked_about_once_whether_it_was_released(norms: Repository, hub: TestHub) -> None:
+    words = row(f"{NORMS}@{norms.find('v1').id}")
+    planned(words)
+    assert hub.log.kinds() == {"refs": 1, "tree": 1, "resolve": 1}
+    hub.log.clear()
+    with hub.log.expect(0):
+        planned(words)
 
 
 def test_a_range_that_nothing_answers_names_what_there_is(norms: Repository) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import select
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -161,6 +164,27 @@ def test_the_command_lists_what_leaves_and_sends_nothing_that_nobody_consented_t
     data = json.loads(capsys.readouterr().out)
     validate(data, "push")
     assert data["commit"] == pushed(writer).id and set(data["files"]) == {*pushed(writer).files} - {".gitattributes"}
+
+
+@pytest.mark.usefixtures("mine")
+@pytest.mark.parametrize(("typed", "code", "sent"), [("y\n", 0, 1), ("\n", 1, 0), ("\x04", 130, 0)])
+def test_on_a_terminal_the_command_asks_and_only_yes_sends(
+    writer: TestHub, typed: str, code: int, sent: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keyboard, line = pty.openpty()
+    with os.fdopen(os.dup(line), encoding="utf-8") as ear, os.fdopen(line, "w", encoding="utf-8") as mouth:
+        monkeypatch.setattr("sys.stdin", ear)
+        monkeypatch.setattr("sys.stderr", mouth)
+        os.write(keyboard, typed.encode())
+        assert main(["push", "fast", f"{ACME}/fast", "--config-dir", "my"]) == code
+        mouth.flush()
+        shown = ""
+        while select.select([keyboard], [], [], 0.1)[0]:  # a terminal gives what it has piece by piece
+            shown += os.read(keyboard, 10_000).decode()
+    os.close(keyboard)
+    assert "Send these files? [y/N]: " in shown
+    assert writer.log.count(kind="commit") == sent and ("run it: kerncfg run" in shown) == bool(sent)
+    assert ("error: nothing was sent: you said no" in shown) == (code == 1)
 
 
 @pytest.mark.usefixtures("mine")

@@ -18,7 +18,7 @@ from kerncfg.cli import main
 from kerncfg.cli.tables import print_stage
 from kerncfg.compiler.schema import validate
 from kerncfg.evidence.rows import Measurement
-from kerncfg.run import run
+from kerncfg.run import Outcome, run
 from tests.builders import kernel_folder
 from tests.page.test_report import TIMED, given_way
 
@@ -251,11 +251,11 @@ def test_a_sweep_whose_process_is_killed_says_so_and_keeps_what_had_ended(folder
 def test_what_a_job_of_a_sweep_raises_is_its_own_and_not_the_others(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kerncfg import run as job
+    from kerncfg import job
 
     carry_out = job.perform
 
-    def breaks(outcome: job.Outcome, **more: Any) -> None:
+    def breaks(outcome: Outcome, **more: Any) -> None:
         if outcome.number == 1:
             raise ZeroDivisionError("deep inside")
         if outcome.number == 2:

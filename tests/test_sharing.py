@@ -12,6 +12,9 @@ import pytest
 
 import kerncfg
 from kerncfg.cli import main
+from kerncfg.errors import TrustError
+from kerncfg.locations import conf
+from kerncfg.run import run
 from kerncfg.sharing.push import Parcel, push
 from tests.hub import kernels
 from tests.hub.kernels import ACME
@@ -99,6 +102,22 @@ def other(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> Shared:
     monkeypatch.chdir(shared.empty)
     monkeypatch.setenv("HF_HOME", str(shared.stranger["HF_HOME"]))
     return shared
+
+
+def test_an_address_in_ones_own_config_file_is_pinned_in_the_command_too(other: Shared) -> None:
+    address, commit = other.parcel.address, other.parcel.commit
+    (other.empty / "my").mkdir()
+    (other.empty / "other's").mkdir()
+    search = f'hydra:\n  searchpath: [{address}, "file://{other.empty}/other\'s"]'
+    (other.empty / "my/config.yaml").write_text((conf() / "config.yaml").read_text().replace("hydra:", search))
+    words = ["experiment=fast", "hydra.run.dir=out"]
+    (outcome,) = run(words, config_dir=Path("my"))
+    assert isinstance(outcome.error, TrustError)
+    assert f"hydra.searchpath=[hf://acme/fast@{commit}," in str(outcome.error.hint)
+    assert outcome.command[-2].startswith(f"hydra.searchpath=[hf://acme/fast@{commit},'file://")
+    kernels.move(other.norms, "v1", 7)
+    again = kerncfg.plan(*outcome.command[4:], config_dir="my")
+    assert dict(again.searchpath) == {f"hf://acme/fast@{commit}": commit}
 
 
 def test_a_plan_says_the_same_with_consent_and_without_it_why_not(other: Shared) -> None:

@@ -155,6 +155,8 @@ LIGER = {
     "apply_liger_kernel_to_llama(rope=True, swiglu=True, cross_entropy=True, "
     "fused_linear_cross_entropy=False, rms_norm=False)": {"GatedMLP"},
     "_apply_liger_kernel_to_instance(model=model, rms_norm=True, swiglu=False, geglu=False)": {"RMSNorm"},
+    "m = AutoLigerKernelForCausalLM.from_pretrained('path/to/some/model')": {"RMSNorm", "GatedMLP"},
+    "AutoLigerKernelForCausalLM.from_pretrained('q', use_cache=False, swiglu=False, geglu=False)": {"RMSNorm"},
     "_apply_liger_kernel('gemma', rms_norm=True)": {"GatedMLP"},
     "TrainingArguments('out', use_liger_kernel=True)": {"RMSNorm", "GatedMLP"},
     "SFTConfig(use_liger_kernel=True, liger_kernel_config={'rms_norm': False, 'geglu': False, 'swiglu': False})": set(),

@@ -7,7 +7,10 @@ from collections.abc import Mapping
 __all__ = ["DEPENDENCIES", "HUB", "LOCKS"]
 
 LOCKS: Mapping[str, tuple[str, ...]] = {
-    "lock": ("the lock does not hold it: `kerncfg lock` asks for what it lacks",),
+    "lock": (
+        "the lock does not hold it: `kerncfg lock` asks for what it lacks",
+        "there is no …, needed the lock to check",
+    ),
     "lock-format": ("the lock has format …, this kerncfg reads …",),
     "lock-edited": (
         "the files of build … have digest …, the lock says …",
@@ -50,6 +53,7 @@ HUB: Mapping[str, tuple[str, ...]] = {
         "the Hub named … for …, needed a commit of 40 digits",
         "the next page of … is said to be at …, needed …",
         "the branches of … came as …, needed names with commits",
+        "the commits of … came without …, needed the id of each",
         "the files of … came without …, needed path, size and oid of each",
         "answered …, needed the JSON of a Hub",
     ),

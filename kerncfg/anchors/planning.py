@@ -28,6 +28,10 @@ REASONS: Mapping[str, tuple[str, ...]] = {
         "publisher … is not trusted: set …",
         "for a plan from a file say --trust …",
     ),
+    "proposed-code": (
+        "… is what anybody may propose there, needed consent to it alone: …",
+        "commit … is on no branch and no tag of …, where anybody may propose one, needed …",
+    ),
     "why-code-may-run": (
         "trust.publishers.…",
         "trust.repositories.…",

@@ -16,7 +16,11 @@ SHARING: Mapping[str, tuple[str, ...]] = {
         "… cannot name an experiment, expected letters, digits, - and _",
         "… is a packaged experiment, which would be found in the place of yours",
     ),
-    "nothing-was-sent": ("nothing was sent: nobody said yes", "nothing was sent to …: …"),
+    "nothing-was-sent": (
+        "nothing was sent: nobody said yes",
+        "nothing was sent: you said no",
+        "nothing was sent to …: …",
+    ),
     "not-for-others": (
         "… would hold …, which is not for others",
         "the plan runs …, which others do not have",

@@ -106,6 +106,7 @@ EVIDENCE: Mapping[str, tuple[str, ...]] = {
         "tokens per second are not measured: …",
         "the model returns no …",
         "attention was not tried with padding: …",
+        "the whole model: what is computed from padding is not compared: …",
     ),
     "forward-failed": (
         "raised …",

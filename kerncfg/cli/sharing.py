@@ -75,7 +75,7 @@ def _ask(yes: bool) -> None:
     if sys.stdin.isatty() and sys.stderr.isatty():
         if click.confirm("Send these files?", err=True):
             return
-        raise click.Abort
+        raise ConfigError("nothing was sent: you said no", hint="nothing of it left this machine")
     raise ConfigError("nothing was sent: nobody said yes", hint="read the list, and type it again with --yes")
 
 

@@ -27,6 +27,7 @@ __all__ = [
     "moved",
     "no_fit",
     "refused",
+    "singled_out",
     "trusted",
     "unconsented",
     "unfit",
@@ -64,6 +65,9 @@ def trusted(ref: KernelRef, trust: Trust) -> str | None:
     if ref.scheme in ("path", "python"):
         cure = f"name it in a local file or an override, or pass trust=[{ref.place!r}]"
         return f"{ref.place} was not named by you: {cure}"
+    if ref.proposed:
+        alone = f"--trust {ref.location}@{ref.revision}, or trust_remote_code: true in its row"
+        return f"{ref.location}@{ref.revision} is what anybody may propose there, needed consent to it alone: {alone}"
     publisher = ref.location.partition("/")[0]
     return (
         f"publisher {publisher} is not trusted: set trust.publishers.{publisher}=true, "
@@ -78,13 +82,26 @@ def consent(ref: KernelRef, trust: Trust) -> str | None:
     publisher = ref.location.partition("/")[0]
     if ref.framework or ref.scheme == "builtin":
         return None
-    if publisher in trust.publishers:
+    if publisher in trust.publishers and not ref.proposed:
         return f"trust.publishers.{publisher}"
-    if ref.location in trust.repositories:
-        return f"trust.repositories.{ref.location}"
+    for name in (ref.location,) * (not ref.proposed) + (f"{ref.location}@{ref.revision}",) * (ref.revision is not None):
+        if name in trust.repositories:
+            return f"trust.repositories.{name}"
     if str(ref) in trust.references:
         return _BY_ITS_ROW
     return "trust.allow_all_kernels" if trust.allow_all_kernels else None
+
+
+def singled_out(ref: KernelRef, place: str, commit: str, trust: Trust) -> bool:
+    """Say whether the user consented to a commit itself, or to a proposal by its name, and not to its publisher alone.
+
+    `place` is where the reference led to. Its branch or tag stands for what its owner released, so naming one is none.
+    """
+    if trust.allow_all_kernels or any(f"{where}@{commit}" in trust.repositories for where in (ref.location, place)):
+        return True
+    itself = ref.proposed or (ref.revision is not None and commit.startswith(ref.revision))
+    named = f"{ref.location}@{ref.revision}" in trust.repositories
+    return itself and (named or not trust.references.isdisjoint({str(ref), str(ref.everything)}))
 
 
 def consented(candidate: Candidate, request: Request) -> str | None:

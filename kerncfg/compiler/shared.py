@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from hydra.errors import CompactHydraException
 from hydra.plugins.config_source import ConfigResult, ConfigSource
 from omegaconf import OmegaConf
 
+from kerncfg.compiler.brackets import quoted
 from kerncfg.compiler.fetched import KIND, forbidden
 from kerncfg.compiler.reading import Place, parse_bytes
 from kerncfg.errors import ConfigError, Issue, KerncfgError, SourceError
@@ -24,9 +25,22 @@ from kerncfg.errors import ConfigError, Issue, KerncfgError, SourceError
 if TYPE_CHECKING:
     from kerncfg.compiler.tree import KeyPath, Node
 
-__all__ = ["SCHEME", "HubGroups", "NotShared", "header_of", "of_job", "opened", "pinned", "prefix_of", "remember"]
+__all__ = [
+    "SCHEME",
+    "HubGroups",
+    "NotShared",
+    "from_file",
+    "header_of",
+    "of_job",
+    "opened",
+    "pinned",
+    "prefix_of",
+    "remember",
+    "unpackaged",
+]
 
 SCHEME = "hf"
+_SEARCHED = "hydra.searchpath="
 _OPENER = "kerncfg.sources.hub.configs"
 _COMPLETING = {"-sc", "--shell-completion", "--shell_completion"}  # Hydra's own words for it
 
@@ -57,6 +71,18 @@ def pinned(text: str, commits: Mapping[str, str]) -> str:
         there = import_module(_OPENER).place_of(address).at(commits[address])
         text = re.sub(rf"{re.escape(address)}(?=[]\s,'\"]|$)", there, text)
     return text
+
+
+def from_file(settings: Any, words: Sequence[str], commits: Mapping[str, str]) -> list[str]:
+    """Return the override that a Hydra job needs to find the same again, where its config file names places of the Hub.
+
+    `settings` is the job's own node of Hydra, `words` what was typed: a search path there stands for that of the file.
+    """
+    places: Any = OmegaConf.to_container(settings.searchpath, resolve=False)
+    if any(word.startswith(_SEARCHED) for word in words) or commits.keys().isdisjoint(places):
+        return []
+    listed = (place if re.fullmatch(r"[\w/:@.%+-]+", place) else quoted(place) for place in places)
+    return [pinned(f"{_SEARCHED}[{','.join(listed)}]", commits)]
 
 
 class HubGroups(ConfigSource):
@@ -128,6 +154,14 @@ class HubGroups(ConfigSource):
             if path.startswith(inside) and results_filter in (None, kind):
                 found.add(name if below else name.removesuffix(".yaml"))
         return sorted(found)
+
+
+def unpackaged(header: Mapping[str, str | None], place: Place) -> Issue | None:
+    """Return the fault of an experiment whose keys would come to stand below `experiment`, where nothing reads them."""
+    if header.get("package") is not None:
+        return None
+    message = "the keys of an experiment would stand below `experiment`, expected `# @package _global_` above them"
+    return Issue(message=message, file=place.name, line=1, hint="write `# @package _global_` as the first line")
 
 
 def prefix_of(path: str, header: Mapping[str, str | None]) -> KeyPath:

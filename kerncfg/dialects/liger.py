@@ -9,7 +9,7 @@ from kerncfg.dialects.translation import Translation
 from kerncfg.documents.config import Origin
 from kerncfg.errors import ConfigError, Issue
 
-__all__ = ["LIGER_DEFAULTS", "from_liger"]
+__all__ = ["FLAGS", "LIGER_DEFAULTS", "check_flags", "from_liger"]
 
 _HUB = "kernels-community/liger-kernels@v3"
 _MLP = "swiglu"
@@ -50,7 +50,7 @@ LIGER_DEFAULTS: Mapping[str, Mapping[str, bool]] = {
     "qwen3_vl": {**_USUAL, "swiglu": False},
     "smolvlm": _NORMS,
 }
-_KNOWN = dict.fromkeys([*_USUAL, "geglu", "layer_norm", "relu_squared"])
+FLAGS = tuple(dict.fromkeys([*_USUAL, "geglu", "layer_norm", "relu_squared"]))
 
 # Norms that add one to the weight, and MLPs whose two projections are one: the Hub's layers do not compute these.
 _CENTRED = ("gemma", "paligemma", "qwen3_next", "qwen3_5", "muse_glimmer")
@@ -101,12 +101,12 @@ def check_flags(flags: Mapping[str, bool | None]) -> None:
         ConfigError: A flag is none, or is neither true nor false.
     """
     for flag, on in flags.items():
-        if flag not in _KNOWN or not isinstance(on, bool | None):
+        if flag not in FLAGS or not isinstance(on, bool | None):
             raise _no_flag(flag, on)
 
 
 def _no_flag(flag: str, on: Any) -> ConfigError:
-    hint = f"there are {', '.join(_KNOWN)}, each true or false"
+    hint = f"there are {', '.join(FLAGS)}, each true or false"
     return ConfigError([Issue(message=f"{flag}={on!r} is no flag of Liger's", hint=hint)])
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kerncfg.dialects.kernel_config import from_kernel_config
-from kerncfg.dialects.liger import check_flags, from_liger
+from kerncfg.dialects.liger import FLAGS, check_flags, from_liger
 from kerncfg.dialects.literals import NotLiteral, Source, name_of
 from kerncfg.dialects.translation import Translation
 from kerncfg.documents.config import Origin
@@ -25,6 +25,7 @@ _MAPPINGS = ("register_kernel_mapping", "use_kernel_mapping")
 _LOADS = ("from_pretrained", "from_config")
 _LOADING = ("use_kernels", "kernel_config", "attn_implementation", "allow_all_kernels")
 _LIGER = "apply_liger_kernel_to_"
+_AUTO = "AutoLigerKernelForCausalLM"
 _TRAINING = ("use_liger_kernel", "liger_kernel_config")
 
 
@@ -80,7 +81,11 @@ class _Reader:
         for call in calls:
             name = name_of(call.func)
             config = name == "KernelConfig" and not any(call is one for one in used)
-            liger = name.startswith((_LIGER, f"_{_LIGER.removesuffix('_to_')}")) or bool(_words(call, _TRAINING))
+            liger = (
+                _is_auto(call)
+                or name.startswith((_LIGER, f"_{_LIGER.removesuffix('_to_')}"))
+                or bool(_words(call, _TRAINING))
+            )
             if config or liger or call in loads or name in _MAPPINGS:
                 yield call
 
@@ -88,7 +93,9 @@ class _Reader:
         """Return what one set-up means."""
         name = name_of(call.func)
         origin = Origin(kind="file", place=self.file, line=call.lineno)
-        if name in _LOADS:
+        if _is_auto(call):
+            found = self.liger(call, origin)
+        elif name in _LOADS:
             found = Translation(document=self.loading(call), origin=origin)
         elif name == "KernelConfig" or name in _MAPPINGS:
             found = Translation(document=self.config(call), origin=origin)
@@ -169,12 +176,15 @@ class _Reader:
                 return Translation(document={"kernels": {}}, origin=origin)
             flags = self.mapping(words.get("liger_kernel_config"), "liger_kernel_config")
         else:
+            if _is_auto(call):  # what is no flag of Liger's is the model's own
+                words = {word: value for word, value in words.items() if word in FLAGS}
             for unpacked in (word.value for word in call.keywords if word.arg is None):
                 words |= self.unpacked(unpacked)
             flags = {flag: self.literal(value, flag) for flag, value in words.items() if flag not in _NO_FLAGS}
-            for value in call.args[1 if model is None else 0 :]:
+            for value in () if _is_auto(call) else call.args[1 if model is None else 0 :]:
                 self.remark(value, "a flag without its name", f"it is {ast.unparse(value)!r}")
-            said = words.get("model_type", call.args[0] if call.args and model is None else None)
+            first = call.args[0] if call.args and model is None and not _is_auto(call) else None
+            said = words.get("model_type", first)
             model = model or self.literal(said, "model_type")
         check_flags(flags)
         return from_liger({flag: on for flag, on in flags.items() if on is not None}, model_type=model, origin=origin)
@@ -208,6 +218,12 @@ class _Reader:
 
 
 _NO_FLAGS = ("model", "model_type")
+
+
+def _is_auto(call: ast.Call) -> bool:
+    """Say whether a call loads a model of Liger's own, whose kind only its files say."""
+    owner = call.func.value if isinstance(call.func, ast.Attribute) else None
+    return name_of(call.func) in _LOADS and owner is not None and name_of(owner) == _AUTO
 
 
 def _words(call: ast.Call, names: tuple[str, ...]) -> Mapping[str | None, ast.expr]:

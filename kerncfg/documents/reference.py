@@ -78,7 +78,8 @@ class KernelRef:
         if text in ATTENTION:
             if attention:
                 return cls(scheme="attention", name=text)
-            raise _refused(text, "this is an attention, which has rows of its own", f"write attention.default={text}")
+            hint = f"take the row out, and write attention.default={text}"
+            raise _refused(text, "this is an attention, which has rows of its own", hint)
         if "://" in text or text.startswith("www."):
             found = _ADDRESS.match(text)
             repository = found[1] if found else "org/repo"
@@ -160,6 +161,12 @@ class KernelRef:
     def pinned(self) -> bool:
         """Whether the same code will be found tomorrow: anything but a Hub reference without a commit."""
         return self.scheme != "hub" or bool(self.revision and re.fullmatch(r"[0-9a-f]{40}", self.revision))
+
+    @property
+    def proposed(self) -> bool:
+        """Whether it names what anybody may put beside a repository: `refs/pr/1`, or what else is no branch or tag."""
+        named = self.revision or ""
+        return named.startswith("refs/") and not named.startswith(("refs/heads/", "refs/tags/"))
 
     @property
     def framework(self) -> bool:

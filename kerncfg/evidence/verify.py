@@ -68,12 +68,13 @@ def verify(bindings: Bindings, inputs: Mapping[str, Any], policy: Mapping[str, A
         f"inputs{place}: {kind} cannot be copied, so every run got it as the one before left it"
         for place, kind in copied(dict(inputs))[1]
     ]
+    model = _unrun(captured.samples, findings, modes) or whole(bindings, inputs, modes, thresholds, notes)
     return Verification(
         rows=tuple(
             _row(captured.samples[place], kernel, found, modes)
             for (place, kernel), found in sorted(findings.items(), key=lambda item: item[0][0])
         ),
-        model=_unrun(captured.samples, findings, modes) or whole(bindings, inputs, modes, thresholds),
+        model=model,
         notes=tuple(notes),
     )
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kerncfg.compiler.policy import moved, trusted
+from kerncfg.compiler.policy import moved, singled_out, trusted
 from kerncfg.documents.config import Trust
 from kerncfg.documents.lock import Lock, Pin
 from kerncfg.errors import SourceError, TrustError
@@ -118,6 +118,10 @@ def load(
     for needed in kernel.with_dependencies():
         if reason := untrusted(needed, trust):
             raise TrustError(f"{needed.reference}: {reason}", hint=consent(needed, trust))
+    made = {} if made is None else made
+    for needed in () if kernel in _loaded else kernel.with_dependencies():
+        if needed.files and not _has(needed, sources, made) and (reason := _unreleased(needed, trust, sources, made)):
+            raise TrustError(f"{needed.reference}: {reason}", hint=f"say --trust {needed.place}@{needed.commit}")
     return reload(kernel, sources=sources, made=made)
 
 
@@ -136,8 +140,18 @@ def consent(kernel: Kernel, trust: Trust) -> str:
     return f"for a plan from a file say --trust {name}, in Python load_plan(…, trust=[{name!r}])"
 
 
+def _unreleased(kernel: Kernel, trust: Trust, sources: Mapping[str, str], made: dict[str, Source]) -> str | None:
+    """Return why a commit that is new to this machine may not come in, as far as its source can tell."""
+    ref = kernel.reference
+    if ref.scheme != "hub" or singled_out(ref, kernel.place, str(kernel.commit), trust):
+        return None
+    ask = getattr(_source(ref.scheme, sources, made), "unreleased", None)
+    return None if ask is None else ask(kernel)
+
+
 def fetch(
     kernels: Iterable[Kernel],
+    trust: Trust | None = None,
     *,
     progress: Callable[[Kernel, int], None] = lambda kernel, size: None,
     absent: bool = False,
@@ -145,6 +159,8 @@ def fetch(
     made: dict[str, Source] | None = None,
 ) -> dict[Kernel, str]:
     """Bring the files of kernels, and of those that they import, to this machine; return why those that failed did.
+
+    Trust in a publisher covers what is on a branch or tag of its repositories; `trust` may name other commits.
 
     `progress` is told after each file how many bytes of which kernel have come. With `absent` builds whose files are
     all there are left to be hashed when they are loaded. `made` keeps the sources of one run, with what they learnt.
@@ -157,6 +173,9 @@ def fetch(
     def bring(kernel: Kernel) -> None:
         try:
             source: Any = _source(kernel.reference.scheme, sources, made)
+            if not _has(kernel, sources, made) and (reason := _unreleased(kernel, trust or Trust(), sources, made)):
+                failed[_build(kernel)] = reason
+                return
             source.fetch(kernel, lambda size: progress(kernel, size))
         except SourceError as error:
             failed[_build(kernel)] = error.message

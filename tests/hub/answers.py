@@ -139,6 +139,7 @@ def _api(hub: Hub, asked: Asked, plural: str, parts: list[str]) -> tuple[str, st
         "info": lambda: _info(readable(), "main"),
         "revision": lambda: _info(readable(), revision),
         "refs": lambda: _refs(readable()),
+        "commits": lambda: _commits(hub, asked, readable(), revision),
         "tree": lambda: _tree(hub, asked, readable(), revision, unquote("/".join(rest[2:]))),
         "paths-info": lambda: _paths(asked, readable(), revision),
     }
@@ -229,6 +230,24 @@ def _refs(repository: Repository) -> Answer:
     return _json({"branches": branches, "converts": [], "tags": tags, "pullRequests": []})
 
 
+def _commits(hub: Hub, asked: Asked, repository: Repository, revision: str) -> Answer:
+    entries = [
+        {"id": each.id, "title": each.title, "message": "", "authors": [], "date": each.date}
+        for each in repository.history(_at(repository, revision))
+    ]
+    return _paged(hub, asked, entries)
+
+
+def _paged(hub: Hub, asked: Asked, entries: list[dict[str, Any]]) -> Answer:
+    query = asked.query
+    start, size = int(query.get("cursor", 0)), min(int(query.get("limit", hub.page_size)), hub.page_size)
+    headers = {}
+    if start + size < len(entries):
+        url = f"{hub.url}{asked.path}?{urlencode({**query, 'cursor': start + size})}"
+        headers["Link"] = f'<{url}>; rel="next"'
+    return _json(entries[start : start + size], headers=headers)
+
+
 def _entry(path: str, file: File) -> dict[str, Any]:
     said = {"type": "file", "oid": file.blob, "size": len(file.data), "path": path}
     if file.lfs:
@@ -263,12 +282,7 @@ def _tree(hub: Hub, asked: Asked, repository: Repository, revision: str, folder:
         Random(hub.shuffle).shuffle(entries)
     if query.get("expand", "false").lower() in ("true", "1"):
         entries = [_dated(entry, commit) for entry in entries]
-    start, size = int(query.get("cursor", 0)), min(int(query.get("limit", hub.page_size)), hub.page_size)
-    headers = {}
-    if start + size < len(entries):
-        url = f"{hub.url}{asked.path}?{urlencode({**query, 'cursor': start + size})}"
-        headers["Link"] = f'<{url}>; rel="next"'
-    return _json(entries[start : start + size], headers=headers)
+    return _paged(hub, asked, entries)
 
 
 def _paths(asked: Asked, repository: Repository, revision: str) -> Answer:

@@ -43,6 +43,7 @@ class Commit:
     when: int
     files: Mapping[str, File]
     trees: Mapping[str, str]
+    parent: str | None = None
 
     @property
     def date(self) -> str:
@@ -69,6 +70,7 @@ class Repository:
         self.gated = gated
         self.branches: dict[str, str] = {}
         self.tags: dict[str, str] = {}
+        self.proposals: dict[str, str] = {}
         self.commits: dict[str, Commit] = {}
         self._lock = RLock()
 
@@ -102,7 +104,7 @@ class Repository:
     def _store(self, files: dict[str, File], parent: str | None, title: str) -> str:
         folders, when = trees(files), DAWN + 60 * len(self.commits)
         made = commit_id(folders[""], parent, title, when)
-        self.commits[made] = Commit(id=made, title=title, when=when, files=files, trees=folders)
+        self.commits[made] = Commit(id=made, title=title, when=when, files=files, trees=folders, parent=parent)
         return made
 
     def tag(self, name: str, at: str = "main") -> str:
@@ -116,6 +118,21 @@ class Repository:
         with self._lock:
             self.branches[name] = self.find(at).id
             return self.branches[name]
+
+    def propose(self, files: Mapping[str, Content | None], start: str = "main", number: int = 1) -> str:
+        """Open a pull request, as anybody may: its commit has the name `refs/pr/N` and is on no branch."""
+        made = self.commit(files, f"refs/pr/{number}", start=start)
+        with self._lock:
+            self.proposals[f"refs/pr/{number}"] = self.branches.pop(f"refs/pr/{number}")
+        return made
+
+    def history(self, commit: Commit) -> list[Commit]:
+        """Give a commit and those before it, the newest first."""
+        found = [commit]
+        with self._lock:
+            while (parent := found[-1].parent) is not None:
+                found.append(self.commits[parent])
+        return found
 
     def delete(self, name: str) -> None:
         """Take a branch or a tag away; its commits stay, as they do on the Hub."""
@@ -135,7 +152,7 @@ class Repository:
                 if other != made:
                     for each in (other, made):
                         self.commits[each] = Commit(
-                            id=each, title=title, when=when, files=parent.files, trees=parent.trees
+                            id=each, title=title, when=when, files=parent.files, trees=parent.trees, parent=parent.id
                         )
                     return other, made
                 number += 1
@@ -143,6 +160,8 @@ class Repository:
     def resolve(self, revision: str) -> Commit | None:
         """Give the commit that a branch, tag, full or unique short commit names, as the Hub resolves it."""
         with self._lock:
+            if revision in self.proposals:
+                return self.commits[self.proposals[revision]]
             for names, prefix in ((self.branches, "refs/heads/"), (self.tags, "refs/tags/")):
                 for name in (revision, revision.removeprefix(prefix)):
                     if name in names:

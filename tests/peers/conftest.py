@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.peers.overlay import installed
+
 if TYPE_CHECKING:
     from tests.hub.fixtures import TestHub
 
@@ -27,13 +29,7 @@ def peer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path | None:
         return None
     if said := os.environ.get(FOLDER):
         return Path(said)
-    made = tmp_path_factory.mktemp("peers")
-    options = ["--quiet", "--no-deps", "--no-input", "--disable-pip-version-check", "--retries", "0", "--timeout", "15"]
-    command = [sys.executable, "-m", "pip", "install", *options, "--target", str(made), *PACKAGES]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
-    if done.returncode:
-        pytest.skip(f"cannot install {PACKAGES[0]}: {done.stderr.strip().splitlines()[-1:]}")
-    return made
+    return installed(tmp_path_factory.mktemp("peers"), PACKAGES)
 
 
 @pytest.fixture

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.peers.overlay import ask
+from tests.peers.overlay import ask, installed
 
 pytestmark = pytest.mark.peers
 
@@ -63,13 +61,7 @@ print(json.dumps({"peer": peer, "ours": ours, "skipped": skipped, "versions": to
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if said := os.environ.get(FOLDER):
         return Path(said)
-    made = tmp_path_factory.mktemp("pair")
-    options = ["--quiet", "--no-deps", "--no-input", "--disable-pip-version-check", "--retries", "0", "--timeout", "15"]
-    command = [sys.executable, "-m", "pip", "install", *options, "--target", str(made), *PACKAGES]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
-    if done.returncode:
-        pytest.skip(f"cannot install {PACKAGES[0]}: {done.stderr.strip().splitlines()[-1:]}")
-    return made
+    return installed(tmp_path_factory.mktemp("pair"), PACKAGES)
 
 
 def test_every_name_that_a_class_carries_is_read_from_its_source(pair: Path) -> None:

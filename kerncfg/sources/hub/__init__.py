@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
-from kerncfg.compiler.policy import HUB_OFF, moved, trusted
+from kerncfg.compiler.policy import HUB_OFF, moved, singled_out, trusted
 from kerncfg.documents.lock import Build, File, Pin, Release, digest_of
 from kerncfg.documents.metadata import Metadata
 from kerncfg.documents.reference import KernelRef
@@ -25,6 +25,7 @@ from kerncfg.sources.environment import Settings
 from kerncfg.sources.hub.asking import Hub, HubFault, Moved
 from kerncfg.sources.hub.files import bring, folder_of, listing, single
 from kerncfg.sources.hub.memory import Found, Memory, builds_of
+from kerncfg.sources.hub.released import refs, unreleased
 from kerncfg.sources.hub.revisions import is_commit, matching, versions
 from kerncfg.sources.importing import PREFIX, import_folder, named
 from kerncfg.sources.standin import offering
@@ -84,6 +85,18 @@ class HubSource:
         """Say whether a build's files are on this machine, whatever is in them."""
         folder = folder_of(self._hub, kernel)
         return all((folder / file.path).is_file() for file in kernel.files)
+
+    def unreleased(self, kernel: Kernel) -> str | None:
+        """Return why trust in its publisher does not cover the commit of a kernel, or `None` where it does."""
+        _check_on()
+        commit, branch = str(kernel.commit), kernel.reference.revision
+        try:
+            return unreleased(self._hub, self._memory, kernel.place, commit, branch)
+        except Moved as now:
+            try:
+                return unreleased(self._hub, self._memory, now.repository, commit, branch)
+            except Moved as further:
+                raise _moves_on(kernel.reference, now.repository, further.repository) from further
 
     def fetch(self, kernel: Kernel, progress: Callable[[int], None]) -> None:
         """Bring a build's files to this machine."""
@@ -148,7 +161,7 @@ class HubSource:
 
     def _commits(self, ref: KernelRef, place: str) -> list[tuple[str, str]]:
         """Return the names and commits that answer a reference: one question tells all branches and tags."""
-        branches, tags = self._refs(place)
+        branches, tags = refs(self._hub, place)
         if ref.revision is not None:
             if sha := branches.get(ref.revision) or tags.get(ref.revision):
                 return [(ref.revision, sha)]
@@ -158,17 +171,6 @@ class HubSource:
             return found
         have = ", ".join([*versions(branches), *sorted(tags)]) or "neither versions nor tags"
         raise HubFault(f"{place} has {have}, needed {ref.version or 'a version'}", status=200)
-
-    def _refs(self, place: str) -> tuple[dict[str, str], dict[str, str]]:
-        refs = self._hub.json(f"/api/kernels/{quote(place)}/refs", place, "its branches and tags")
-        try:
-            branches, tags = (
-                {str(each["name"]): str(each["targetCommit"]) for each in refs[kind]} for kind in ("branches", "tags")
-            )
-        except (KeyError, TypeError) as error:
-            message = f"HTTP 200: the branches of {place} came as {str(refs)[:40]!r}, needed names with commits"
-            raise HubFault(message) from error
-        return branches, tags
 
     def _trusted(self, ref: KernelRef, found: Found, question: Question) -> Found:
         """Return what an earlier run found out; whoever asked then may have trusted where it led."""
@@ -185,14 +187,14 @@ class HubSource:
     ) -> Release:
         """Return what a commit holds, or what the place holds that it says it moved to."""
         asked = place
-        place, listing = self._following(ref, place, question, lambda place: self._listing(place, commit))
+        place, listing = self._holding(ref, place, commit, question)
         if place != asked and ref.revision == commit:
             self._memory.keep_found(ref, Found(repository=place, commits=((revision, commit),)))
         if to := self._redirect(place, commit, listing):
             self._check_trust(ref, to.location, question)
             found = self._found(to, question, notes)
             revision, (place, commit) = str(to.revision), (found.repository, found.commits[0][1])
-            place, listing = self._following(ref, place, question, lambda place: self._listing(place, commit))
+            place, listing = self._holding(ref, place, commit, question)
             if further := self._redirect(place, commit, listing):
                 raise _moves_on(ref, place, further.location)
         builds = self._builds(place, commit, listing, question.target)
@@ -222,6 +224,17 @@ class HubSource:
             message = f"{_STATUS} of {place} leads to {destination!r} at {branch!r}"
             raise HubFault(f"{message}, needed organisation/name and a branch", status=200)
         return to
+
+    def _holding(self, ref: KernelRef, place: str, commit: str, question: Question) -> tuple[str, list[File]]:
+        """Return where a commit is and its files; of one that is new here it is asked whether its owner released it."""
+
+        def ask(place: str) -> list[File]:
+            new = self._memory.listing(place, commit) is None and not singled_out(ref, place, commit, question.trust)
+            if new and (reason := unreleased(self._hub, self._memory, place, commit, ref.revision)):
+                raise HubFault(reason, status=200)
+            return self._listing(place, commit)
+
+        return self._following(ref, place, question, ask)
 
     def _listing(self, place: str, commit: str) -> list[File]:
         return self._hub.once(f"tree {place} {commit}", lambda: listing(self._hub, self._memory, place, commit))
@@ -253,7 +266,7 @@ class HubSource:
     def _versions(self, place: str) -> dict[str, tuple[str, ...]]:
         """Return the names of the builds of every version branch, for advice; without an answer there is none."""
         try:
-            branches, _ = self._refs(place)
+            branches, _ = refs(self._hub, place)
             return {name: tuple(sorted(builds_of(self._listing(place, branches[name])))) for name in versions(branches)}
         except (SourceError, Moved):
             return {}
@@ -264,7 +277,7 @@ class HubSource:
             return ""
         try:
             if fault.code == "RevisionNotFound":
-                branches, tags = self._refs(ref.location)
+                branches, tags = refs(self._hub, ref.location)
                 return f"; it has {', '.join([*branches, *tags])}"
         except (HubFault, Moved):
             return ""

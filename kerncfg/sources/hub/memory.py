@@ -86,6 +86,14 @@ class Memory:
         if ref.revision is not None and found.repository == ref.location and not is_commit(ref.revision):
             self.keep_commit(ref.location, ref.revision, found.commits[0][1])
 
+    def is_released(self, repository: str, commit: str) -> bool:
+        """Say whether some run found a commit on a branch or tag."""
+        return self._released(repository, commit).is_file()
+
+    def keep_released(self, repository: str, commit: str) -> None:
+        """Write down that a commit is on a branch or tag."""
+        _write(self._released(repository, commit), "")
+
     def listing(self, repository: str, commit: str) -> list[File] | None:
         """Return the files of a commit, if some run listed them.
 
@@ -110,6 +118,9 @@ class Memory:
 
     def _ref(self, repository: str, revision: str) -> Path:
         return self._settings.folder(repository) / "refs" / checked(revision, repository)
+
+    def _released(self, repository: str, commit: str) -> Path:
+        return self._settings.folder(repository) / "kerncfg" / "released" / commit
 
     def _place(self, ref: KernelRef) -> Path:
         at = ref.version or ref.revision or ""

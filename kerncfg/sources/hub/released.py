@@ -1,0 +1,80 @@
+"""Whether a commit is one that its repository's owner released, or one that somebody may only have proposed there.
+
+The Hub gives the commits of pull requests, which anybody may open, under the repository's own name. So what trust in a
+publisher covers has to be on a branch or a tag.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from kerncfg.sources.hub.asking import HubFault
+from kerncfg.sources.hub.revisions import is_commit, versions
+
+if TYPE_CHECKING:
+    from kerncfg.sources.hub.asking import Hub
+    from kerncfg.sources.hub.memory import Memory
+
+__all__ = ["refs", "unreleased"]
+
+
+def refs(hub: Hub, place: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the branches and the tags of a repository with their commits, which are asked for once in a run.
+
+    Raises:
+        HubFault: The Hub gives no answer, or none as the Hub gives it.
+        Moved: The repository has another name now.
+    """
+    found = hub.json(f"/api/kernels/{quote(place)}/refs", place, "its branches and tags")
+    try:
+        branches, tags = (
+            {str(each["name"]): str(each["targetCommit"]) for each in found[kind]} for kind in ("branches", "tags")
+        )
+    except (KeyError, TypeError) as error:
+        message = f"HTTP 200: the branches of {place} came as {str(found)[:40]!r}, needed names with commits"
+        raise HubFault(message) from error
+    return branches, tags
+
+
+def unreleased(hub: Hub, memory: Memory, place: str, commit: str, first: str | None = None) -> str | None:
+    """Return why a commit is not known to be on a branch or tag of a repository, or `None` if it is.
+
+    One question tells where branches and tags are now; their histories are asked for only where none is there, one
+    after the other, that of `first` before the rest. What was found out once is remembered.
+
+    Raises:
+        HubFault: The Hub gives no answer, or none as the Hub gives it.
+        Moved: The repository has another name now.
+    """
+    if hub.settings.offline or not is_commit(commit) or memory.is_released(place, commit):
+        return None  # nothing new comes in offline, nor ever of what is no commit
+    return hub.once(f"released {place} {commit}", lambda: _looked_for(hub, memory, place, commit, first))
+
+
+def _looked_for(hub: Hub, memory: Memory, place: str, commit: str, first: str | None) -> str | None:
+    branches, tags = refs(hub, place)
+    heads = [*((name, branches[name]) for name in versions(branches)), *branches.items(), *tags.items()]
+    heads.sort(key=lambda pair: pair[0] != first)
+    seen: set[str] = set()
+    if commit not in {head for _, head in heads} and not any(
+        head not in seen and _is_before(hub, place, name, commit, seen) for name, head in heads
+    ):
+        there = f"commit {commit[:12]} is on no branch and no tag of {place}, where anybody may propose one"
+        return f"{there}, needed consent to it alone: --trust {place}@{commit}"
+    memory.keep_released(place, commit)
+    return None
+
+
+def _is_before(hub: Hub, place: str, name: str, commit: str, seen: set[str]) -> bool:
+    """Say whether a commit is in the history of a branch or tag, and note what is."""
+    address = f"/api/kernels/{quote(place)}/commits/{quote(name, safe='')}"
+    try:
+        for entry in hub.pages(address, place, f"the commits of {name}"):
+            if entry["id"] == commit:
+                return True
+            seen.add(entry["id"])
+    except KeyError as error:
+        message = f"HTTP 200: the commits of {name} of {place} came without {error}, needed the id of each"
+        raise HubFault(message) from error
+    return False

@@ -1,0 +1,159 @@
+"""What anybody may propose to a repository does not ride on trust in its publisher, however it is named."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+import kerncfg
+from kerncfg.documents.config import Trust
+from kerncfg.errors import TrustError
+from kerncfg.sources import fetch, load
+from tests.hub import kernels
+from tests.hub.kernels import TRUSTED
+from tests.hubbing import TRUST, asked, first, kernel, planned, refusal, row
+from tests.test_hub_source import NORMS, scaled
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.hub.fixtures import TestHub
+    from tests.hub.repos import Repository
+
+LAYERS = "build/torch-cpu/layers.py"
+
+
+@pytest.fixture
+def norms(hub: TestHub) -> Repository:
+    made = kernels.norms()
+    hub.add(made)
+    return made
+
+
+@pytest.fixture
+def proposed(norms: Repository) -> str:
+    """The commit of a pull request: the builds of v1, with other code in them."""
+    code = norms.find("v1").files[LAYERS].data + b"\n# proposed\n"
+    return norms.propose({LAYERS: code}, start="v1")
+
+
+def away(hub: TestHub) -> None:
+    shutil.rmtree(hub.cache)
+    hub.log.clear()
+
+
+@pytest.mark.usefixtures("proposed")
+def test_a_pull_request_needs_consent_of_its_own_and_is_not_asked_about(hub: TestHub) -> None:
+    words = row(f"{NORMS}@refs/pr/1")
+    with hub.log.expect(0):
+        plan = planned(words, f"trust.repositories.{NORMS}=true")
+    assert refusal(plan) == (
+        f"{NORMS}@refs/pr/1 is what anybody may propose there, needed consent to it alone: "
+        f"--trust {NORMS}@refs/pr/1, or trust_remote_code: true in its row"
+    )
+    assert refusal(planned(words, trust=[f"{NORMS}@refs/pr/2", f"{NORMS}@v1"])) == refusal(plan)
+
+
+@pytest.mark.usefixtures("proposed")
+@pytest.mark.parametrize(
+    ("words", "trust", "why"),
+    [
+        (row(f"{NORMS}@refs/pr/1"), [f"{NORMS}@refs/pr/1"], f"trust.repositories.{NORMS}@refs/pr/1"),
+        (
+            f"kernels.Scale.cpu={{kernel: '{NORMS}@refs/pr/1:Scale', trust_remote_code: true}}",
+            [],
+            "trust_remote_code of its row",
+        ),
+    ],
+)
+def test_consent_to_a_pull_request_runs_it(words: str, trust: list[str], why: str, proposed: str) -> None:
+    plan = planned(words, trust=trust)
+    assert first(plan).trusted == why and kernel(plan).commit == proposed
+    assert fetch(plan.kernels(), plan.trust) == {}
+    assert load(kernel(plan), plan.trust).code is not None
+
+
+def test_consent_to_a_branch_of_a_repository_is_none_to_its_others(norms: Repository) -> None:
+    trust = Trust(repositories=frozenset({f"{NORMS}@v1"}))
+    assert asked(f"{NORMS}@v1", trust=trust).releases[0].commit == norms.find("v1").id
+    plan = planned(row("acme/norms@v1"), row("acme/norms@v2", "RMSNorm"), trust=["acme/norms@v2"])
+    assert "publisher acme is not trusted" in refusal(plan)
+    assert "publisher acme" not in refusal(plan, "RMSNorm")
+
+
+@pytest.mark.parametrize("digits", [40, 8])
+def test_a_commit_that_is_on_no_branch_and_no_tag_needs_consent_of_its_own(
+    hub: TestHub, proposed: str, digits: int
+) -> None:
+    words = row(f"{NORMS}@{proposed[:digits]}")
+    plan = planned(words)
+    assert refusal(plan) == (
+        f"commit {proposed[:12]} is on no branch and no tag of {NORMS}, where anybody may propose one, "
+        f"needed consent to it alone: --trust {NORMS}@{proposed}"
+    )
+    assert not hub.log.count(kind="tree") and not hub.log.count(kind="resolve")
+    plan = planned(words, trust=[f"{NORMS}@{proposed}"])
+    assert kernel(plan).commit == proposed and fetch(plan.kernels(), plan.trust) == {}
+    assert scaled(plan) == kernels.NORMS["v1"]
+
+
+def test_a_plan_or_lock_of_somebody_else_brings_no_proposed_commit(hub: TestHub, proposed: str, tmp_path: Path) -> None:
+    mine = planned(row(f"{NORMS}@v1"))
+    theirs = planned(row(f"{NORMS}@{proposed}"), trust=[f"{NORMS}@{proposed}"])
+    away(hub)
+    disguised = replace(kernel(theirs), reference=kernel(mine).reference)
+    assert "is on no branch and no tag" in fetch([disguised])[disguised]
+    with pytest.raises(TrustError, match=f"is on no branch.*--trust {NORMS}@{proposed}"):
+        load(disguised, TRUST)
+    assert not hub.log.count(kind="resolve")
+    kept = kerncfg.lock(*("inherited=none", row(f"{NORMS}@{proposed}")))
+    (pin,) = kept.pins.values()
+    assert not pin.releases and "is on no branch and no tag" in str(pin.reason)
+    (tmp_path / "plan.json").write_text(theirs.to_json())
+    loaded = kerncfg.load_plan(tmp_path / "plan.json")
+    assert "is on no branch" in next(iter(kerncfg.fetch(loaded).values()))
+    loaded = kerncfg.load_plan(tmp_path / "plan.json", trust=[f"{NORMS}@{proposed}"])
+    assert kerncfg.fetch(loaded) == {}
+
+
+def test_a_kernel_that_imports_a_proposal_is_not_taken(hub: TestHub, proposed: str) -> None:
+    hub.add(
+        kernels.dependent(pin={"revision": "refs/pr/1"}),
+        kernels.dependent("kernels-community/twice", pin={"revision": proposed}),
+    )
+    assert "is what anybody may propose there" in refusal(planned(row(f"{TRUSTED}/fused@v1")))
+    assert "is on no branch and no tag" in refusal(planned(row(f"{TRUSTED}/twice@v1")))
+
+
+def test_a_commit_before_those_of_today_is_looked_up_once(norms: Repository, hub: TestHub) -> None:
+    plan = planned(row(f"{NORMS}@v2"))
+    for value in (24, 25, 26):
+        kernels.move(norms, "v2", value)
+    away(hub)
+    hub.page_size = 2
+    assert fetch(plan.kernels()) == {}
+    assert hub.log.kinds()["refs"] == 1 and hub.log.kinds()["commits"] == 2  # pages of the history of v2 alone
+    shutil.rmtree(hub.cache / f"kernels--{NORMS.replace('/', '--')}" / "snapshots")
+    hub.log.clear()
+    with hub.log.expect(0):
+        assert fetch(plan.kernels()) == {}
+
+
+def test_a_commit_of_a_repository_that_moved_is_looked_up_where_it_is(norms: Repository, hub: TestHub) -> None:
+    plan = planned(row(f"{NORMS}@v2"))
+    hub.rename(norms, f"{TRUSTED}/scales")
+    away(hub)
+    assert fetch(plan.kernels()) == {}
+    assert hub.log.count(kind="refs") == 2
+
+
+@pytest.mark.parametrize(("pattern", "status"), [("/refs$", 403), ("/commits/", 404)])
+def test_a_commit_that_nobody_vouches_for_does_not_come_in(
+    hub: TestHub, proposed: str, pattern: str, status: int
+) -> None:
+    hub.fault(pattern, times=None, status=status, code="RevisionNotFound")
+    assert f"HTTP {status}" in refusal(planned(row(f"{NORMS}@{proposed}")))
+    assert not hub.log.count(kind="tree")
