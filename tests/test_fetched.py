@@ -12,6 +12,7 @@ import pytest
 import kerncfg
 from kerncfg.compiler.fetched import forbidden
 from kerncfg.compiler.reading import Place, parse
+from kerncfg.compiler.shared import HubGroups, NotShared
 from kerncfg.errors import ConfigError
 from tests.hub.repos import Repository
 
@@ -86,6 +87,29 @@ def test_a_file_of_the_group_trust_is_refused_whole(hub: TestHub, header: str) -
     folder = "kernels" if header else "trust"
     found = refused(hub, f"{header}evil: true\n", f"{folder}=theirs", path=f"{folder}/theirs.yaml")
     assert "cannot grant trust" in found.issues[0].message
+
+
+@pytest.mark.parametrize("entry", ["/foo@_global_: theirs", "/foo/theirs@_global_", "/foo@_here_: [theirs]"])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("hydra: {job: {env_set: {HF_ENDPOINT: 'http://evil'}}}", "foo.hydra: a fetched file cannot steer Hydra"),
+        ("trust: {publishers: {evil: true}}", "foo.trust: a fetched file cannot grant trust"),
+    ],
+)
+def test_a_file_that_another_puts_at_the_root_is_refused_too(hub: TestHub, entry: str, text: str, message: str) -> None:
+    listed = f"{GLOBAL}defaults:\n  - {entry}\n"
+    assert f"foo/theirs.yaml:1:1: {message}" in str(refused(hub, listed, foo__theirs=text))
+
+
+@pytest.mark.parametrize("header", ["_group_", "_global_.hydra", "_group_.job"])
+def test_a_group_of_hydra_s_own_is_refused_whatever_its_header(hub: TestHub, header: str) -> None:
+    text = f"# @package {header}\nenv_set: {{HF_ENDPOINT: 'http://evil'}}\n"
+    made = Repository("evil/conf", "model").describe()
+    made.commit({"hydra/theirs.yaml": text})
+    hub.add(made)
+    with pytest.raises(NotShared, match="cannot steer Hydra"):
+        HubGroups("test", "hf://evil/conf@main").load_config("hydra/theirs")
 
 
 def test_an_interpolation_that_brings_the_users_own_module_is_refused(hub: TestHub, tmp_path: Path) -> None:

@@ -35,7 +35,8 @@ def forbidden(node: Node, prefix: KeyPath = (), *, consent: bool = False) -> lis
     elsewhere it is ignored and noted.
     """
     origins, inside = Origins(node), {name: child for name, child in node.value.items() if name != "defaults"}
-    own = {name: (*prefix, name)[0] for name in inside if (*prefix, name)[0] in _OWN}
+    # Whoever chooses the file may put it elsewhere than its folder or header says, at the root too.
+    own = {name: root for name in inside for root in (name, (*prefix, name)[0]) if root in _OWN}
     issues = [_issue(origins, prefix, (name,), _OWN[root], _ADVICE[root]) for name, root in own.items()]
     kept = {name: child for name, child in inside.items() if name not in own}
     for path in _keys(Node(kept, node.origin)):
