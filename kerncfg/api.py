@@ -203,6 +203,7 @@ def plan_of(
         made,
         trust=consent,
         endpoint=hub.shown if hub else None,
+        cache=hub.place if hub else None,
         searchpath=dict(origins.shared),
         notes=(*made.notes, *origins.notes),
     )

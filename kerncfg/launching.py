@@ -10,12 +10,12 @@ from contextlib import contextmanager
 
 from kerncfg.compiler.brackets import pieces, quoted
 from kerncfg.compiler.overrides import read, rewrite
+from kerncfg.locations import searches
 
 __all__ = ["arguments", "as_typed", "for_hydra"]
 
 _FULL_ERROR = "HYDRA_FULL_ERROR"
 
-_SEARCHED = "hydra.searchpath="
 _ROWS = ("kernels", "inherited", "fusions", "attention")
 
 
@@ -62,7 +62,7 @@ def as_typed(task: list[str], overrides: Sequence[str]) -> list[str]:
     left = [re.sub(r"^(~[^=]+)=null$", r"\1", line) for line in task]  # a sweep spells removals so
     for argument in overrides:
         if re.match(r"[+~]*hydra[./]", argument):
-            words += [argument] if argument.lstrip("+").startswith(_SEARCHED) else []
+            words += [argument] if searches(argument) else []
             continue
         lines = for_hydra(rewrite([argument]))
         chosen, left = left[: len(lines)], left[len(lines) :]

@@ -1,10 +1,15 @@
-"""Where the packaged `conf/` and `schemas/` are: beside the code if shipped, else in the checkout."""
+"""Where the packaged `conf/` and `schemas/` are: beside the code if shipped, else in the checkout.
+
+And how a command line says where else to look.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["conf", "schemas"]
+__all__ = ["SEARCHED", "conf", "schemas", "searches"]
+
+SEARCHED = "hydra.searchpath"
 
 
 def _folder(name: str) -> Path:
@@ -21,3 +26,8 @@ def conf() -> Path:
 def schemas() -> Path:
     """Return the folder of the JSON schemas."""
     return _folder("schemas")
+
+
+def searches(argument: str) -> bool:
+    """Say whether an override names further places to look in."""
+    return argument.lstrip("+").startswith(f"{SEARCHED}=")

@@ -28,6 +28,8 @@ RowOfAKind = TypeVar("RowOfAKind", bound=Row)
 
 FILE = "kerncfg.lock"  # in the working directory, if no other is named
 
+_ANEW = "move it away and make it again with `kerncfg lock`"  # which keeps what a lock that is there says
+
 
 def usual(named: str | Path | None) -> Lock | None:
     """Return the lock in a file, by default that of the working directory; `None` if there is none.
@@ -49,8 +51,9 @@ def read(path: str | Path) -> Lock:
     try:
         data = loads(Path(path).read_text("utf-8"))
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else f"not JSON ({error})"
-        raise LockError(f"{path}: {reason}", hint="a lock is written by `kerncfg lock`") from error
+        if isinstance(error, OSError):
+            raise LockError(f"{path}: {error.strerror}", hint="a lock is written by `kerncfg lock`") from error
+        raise LockError(f"{path}: not JSON ({error})", hint=_ANEW) from error
     try:
         if isinstance(data, list):
             return Lock(commits=dict(_foreign(data)))
@@ -65,11 +68,11 @@ def read(path: str | Path) -> Lock:
         first = error.issues[0]
         more = f", and {len(error.issues) - 1} more faults" if len(error.issues) > 1 else ""
         message = f"{path}: {first.path}: {first.message}{more}"
-        raise LockError(message, hint="make it again with `kerncfg lock`") from error
+        raise LockError(message, hint=_ANEW) from error
     except LockError as error:
         raise LockError(f"{path}: {error.message}", hint=error.hint) from error
     except RecursionError as error:
-        raise LockError(f"{path}: {DEEP}", hint="a lock is written by `kerncfg lock`") from error
+        raise LockError(f"{path}: {DEEP}", hint=_ANEW) from error
 
 
 def _foreign(entries: Sequence[Any]) -> Iterator[tuple[KernelRef, str]]:

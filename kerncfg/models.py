@@ -173,7 +173,7 @@ def _factory(node: Mapping[str, Any]) -> tuple[nn.Module, dict[str, Any] | None]
     function = _function(text)
     try:
         made = function()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise SourceError(f"model.factory: {text} raised {type(error).__name__}: {_sentence(error)}") from error
     model, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(model, nn.Module):
@@ -200,7 +200,7 @@ def _function(text: str) -> Callable[[], Any]:
             raise SourceError(f"model.factory: importing {module_name} failed: {_sentence(error)}") from error
         hint = "modules are looked up where Python looks for them, and in the working directory"
         raise _refused(f"there is no module {error.name!r}", "factory", hint) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script that reads the command line as it is imported ends the process
         failed = f"{type(error).__name__}: {_sentence(error)}"
         raise SourceError(f"model.factory: importing {module_name} failed: {failed}") from error
     function = getattr(module, function_name, None)

@@ -37,6 +37,10 @@ if find_spec("setuptools"):
         warnings.simplefilter("ignore")
         importlib.import_module("setuptools")
 
+# Workers share the cores: with a thread pool for each, which torch makes when it is imported, they wait for each other.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 brief.install()
 
 _GUARD = str(Path(loopback.__file__).parent)

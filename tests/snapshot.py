@@ -34,17 +34,23 @@ def snapshot(model: nn.Module) -> dict[str, Any]:
     }
 
 
+_PLAIN = frozenset({type(None), bool, int, float, str})
+
+
 def _entries(entries: Any) -> list[tuple[str, Any]]:
     return [(key, _value(value, 0)) for key, value in entries.items()]
 
 
 def _value(value: Any, depth: int) -> Any:
-    if isinstance(value, types.MethodType):
+    kind = type(value)
+    if kind in _PLAIN:  # first, since half of all is such
+        return value
+    if kind is types.MethodType:
         return "method", id(value.__self__), id(value.__func__)
-    if isinstance(value, types.FunctionType):
+    if kind is types.FunctionType:
         cells = value.__closure__ or ()
         return id(value), [_cell(cell, depth) for cell in cells], _value(value.__defaults__, depth)
-    if isinstance(value, functools.partial):
+    if kind is not dict and isinstance(value, functools.partial):
         parts = (value.func, *value.args, *value.keywords.values(), *vars(value).values())
         return id(value), [_value(part, depth + 1) for part in parts] if depth < 4 else None
     if isinstance(value, dict) and depth < 3:

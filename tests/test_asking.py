@@ -135,7 +135,8 @@ def test_what_may_pass_is_tried_again(norms: Repository, hub: TestHub, waits: li
 
 def test_trying_has_an_end(norms: Repository, hub: TestHub, waits: list[float]) -> None:
     hub.fault("/refs", status=503, times=None)
-    assert fault().status == 503
+    found = fault()
+    assert found.status == 503 and found.message.endswith(f" of {NORMS}, asked 5 times")
     assert waits == list(asking.WAITS) and hub.log.count() == len(waits) + 1
 
 

@@ -146,6 +146,7 @@ def test_a_cache_that_grows_is_a_new_one_for_each_call() -> None:
 
 def test_a_kernel_that_ends_the_process_does_not() -> None:
     assert {row.reason for row in measured("Exits").rows} == {"raised SystemExit: 3"}
+    assert all(str(row.reason).startswith("raised _Speechless") for row in measured("GivesUp").rows)
 
 
 def test_a_model_without_any_tensor_is_measured() -> None:

@@ -156,6 +156,24 @@ def test_what_an_unread_override_may_have_changed_is_not_judged() -> None:
     assert told(*words) == ["kernels.X", "kernels.Y"]
 
 
+def test_a_bound_that_is_endless_is_none_by_file_and_by_override(mine: Path) -> None:
+    for text in (".inf", ".nan", "1e999"):
+        write(mine, policy=f"defaults: [default]\nverify: {{thresholds: {{float32: {{floor: {text}}}}}}}\n")
+        assert told("policy=mine", config_dir=mine) == ["policy.verify.thresholds.float32.floor"]
+    for text in ("inf", "nan", ".inf", "1e999"):
+        with pytest.raises(ConfigError, match=r"expected a finite number\n  hint: write policy.*floor=1$"):
+            kerncfg.plan(f"policy.verify.thresholds.float32.floor={text}", target="cpu")
+    kerncfg.plan("policy.verify.thresholds.float32.floor=1", target="cpu")
+
+
+def test_what_a_file_lacks_is_no_fault_of_an_override_of_something_else(mine: Path) -> None:
+    write(mine, policy="# mine\nfallback: error\nstrict: true\nrequire_pin: true\n")
+    with pytest.raises(ConfigError) as caught:
+        kerncfg.plan("policy=mine", "policy.seed=1", config_dir=mine, target="cpu")
+    (issue,) = caught.value.issues
+    assert (issue.file, issue.line, issue.message) == ("my/policy/mine.yaml", 2, "`verify` is missing")
+
+
 def test_an_interpolation_that_leads_nowhere_hides_nothing_beside_it(mine: Path) -> None:
     write(
         mine, kernels="X: {cuda: '${kernels.Y}', cpu: builtin, rocm: {kernel: '${kernels.Z}', version: 3}, cpuu: 1}\n"
@@ -165,9 +183,36 @@ def test_an_interpolation_that_leads_nowhere_hides_nothing_beside_it(mine: Path)
     ]  # fmt: skip
 
 
-def test_a_broken_experiment_leaves_nothing_that_can_be_judged(mine: Path) -> None:
+WORDS = ["kernels=mine", "policy.strct=1", "kernels.A=a/b:", "~policy.gone", "kernels.B=${kernels.gone}"]
+MORE = ["kernels.C.cuda.1.version=3", "kernels.D.version=3", "attention.e.mask=sdpa", "fusions.f.kernel=a/b:C"]
+TOLD = {*FAULTY, "policy.strct", "kernels.A"}
+
+
+@pytest.mark.parametrize("words", [["experiment=mine"], ["experiment=gone"], ["experiment="]])
+def test_a_broken_experiment_hides_no_fault_and_brings_none_about(mine: Path, words: list[str]) -> None:
     write(mine, experiment="# @package _global_\nkernels: {X: [\n")
-    assert told("experiment=mine", "kernels=mine", config_dir=mine) == [""]
+    found = told(*words, *WORDS, *MORE, config_dir=mine)
+    assert {*found} - {"", "experiment"} == TOLD and len(found) == len(TOLD) + 1
+
+
+def test_a_broken_primary_config_hides_no_fault_and_brings_none_about(mine: Path) -> None:
+    (mine / "config.yaml").write_text("defaults:\n- colours: red\n x: [\n")
+    found = told(*WORDS, *MORE, config_dir=mine)
+    assert {*found} == {"", *TOLD} and len(found) == len(TOLD) + 1
+
+
+def test_a_wrong_entry_or_place_hides_no_fault_of_the_same_file(mine: Path) -> None:
+    write(mine, kernels=f"defaults: [nope, liger, mine]\n{ROWS}", policy="strct: 1\ndefaults: [default, defualt]\n")
+    found = told("kernels=mine", "policy=mine", "hydra.searchpath=[/gone]", "trust=elsewhere", config_dir=mine)
+    assert sorted({*found} - {*FAULTY}) == ["defaults.2", "hydra.searchpath.0", "policy.strct"]
+    found = told("kernels=mine", "policy=mine", config_dir=mine)
+    assert sorted({*found} - {*FAULTY}) == ["defaults", "defaults.2", "policy.strct"]
+    assert found.count("defaults") == 2
+
+
+def test_a_file_of_an_experiment_is_asked_for_its_package(mine: Path) -> None:
+    write(mine, experiment="kernels: {X: a/b:C}\n")
+    assert [issue.line for issue in check_file(mine / "experiment/mine.yaml")] == [1]
 
 
 def test_every_run_of_a_sweep_is_looked_at_before_the_first(mine: Path) -> None:

@@ -188,9 +188,9 @@ def test_further_folders_come_from_the_search_path_of_the_primary_config(mine: P
     ("said", "message"),
     [
         ("[file:///nowhere]", "there is no folder /nowhere"),
-        ("3", "must be a list of addresses"),
-        ("[3]", "must be a list of addresses"),
-        ("[ftp://a]", "No config source registered for schema ftp"),
+        ("3", "found 3, expected a list of addresses"),
+        ("[3]", "found 3, expected a list of addresses"),
+        ("[ftp://a]", "found 'ftp://a', expected an address with file://, hf://, pkg://"),
     ],
 )
 def test_a_search_path_that_cannot_be_used_is_refused(said: str, message: str) -> None:
@@ -320,7 +320,7 @@ def test_a_group_that_nobody_has_is_refused(mine: Path) -> None:
         ("defaults: [{a: b, c: d}]\n", "is no entry of a defaults list"),
         ("defaults: [{kernels: 3}]\n", "is no entry of a defaults list"),
         ("defaults: [fast]\n", "leads back to itself"),
-        ("defaults: [none, _self_, _self_]\n", "Duplicate _self_"),
+        ("defaults: [none, _self_, _self_]\n", "`_self_` stands twice in one list, expected once"),
         ("# @package a b\nX: y\n", "the header cannot be read"),
         ("X: [\n", "is not YAML"),
     ],
@@ -328,6 +328,67 @@ def test_a_group_that_nobody_has_is_refused(mine: Path) -> None:
 def test_a_broken_file_is_refused_in_a_sentence(mine: Path, text: str, message: str) -> None:
     write(mine, "kernels/fast", text)
     assert message in refused("kernels=fast", config_dir=mine).message
+
+
+def lists(folder: Path, text: str, *words: str) -> list[tuple[str, int | None, str, str]]:
+    """Return the faults of an experiment with these entries in its defaults list: path, line, message and cure."""
+    write(folder, "experiment/mine", f"# @package _global_\ndefaults:\n{text}")
+    with pytest.raises(ConfigError) as caught:
+        compose(["experiment=mine", *words], config_dir=folder)
+    assert {issue.file for issue in caught.value.issues} <= {"mine/experiment/mine.yaml", "mine/kernels/b.yaml"}
+    issues = sorted(caught.value.issues, key=lambda issue: issue.line or 0)
+    return [(issue.path, issue.line, issue.message.partition(";")[0], str(issue.hint)) for issue in issues]
+
+
+def test_every_entry_that_leads_nowhere_is_told_with_its_line_and_cure(mine: Path) -> None:
+    text = "- override /kernels: ligr\n- override /target: h10O\n- override /polcy: strict\n- /model: llama\n"
+    first, second, third, fourth = lists(mine, text)
+    assert first[:3] == ("defaults", 3, "no option 'ligr' in the group kernels")
+    assert second[:3] == ("defaults", 4, "no option 'h10O' in the group target")
+    assert first[3].startswith("did you mean liger? there are ") and second[3].startswith("did you mean h100? ")
+    assert third == ("defaults.2", 5, "there is no polcy to override", "did you mean policy?")
+    assert fourth[:3] == ("defaults.3", 6, "stands after an override, expected before it")
+    assert fourth[3] == "move it before the first `- override` of the list"
+
+
+def test_a_choice_made_twice_is_told_with_the_entry_to_write(mine: Path) -> None:
+    for option in ("none", "liger"):
+        ((path, line, message, cure),) = lists(mine, f"- /kernels: {option}\n")
+        assert (path, line, message) == ("defaults.0", 3, "kernels is chosen a second time, expected once")
+        assert cure == f"write `- override /kernels: {option}`"
+        write(mine, "experiment/mine", f"# @package _global_\ndefaults:\n{cure.removeprefix('write ').strip('`')}\n")
+        compose(["experiment=mine"], config_dir=mine)
+
+
+def test_a_circle_is_told_with_the_entry_that_closes_it(mine: Path) -> None:
+    write(mine, "kernels/a", "defaults: [b]\n")
+    write(mine, "kernels/b", "defaults: [none, a]\n")
+    expected = "a defaults list leads back to itself: kernels/a to kernels/b to kernels/a"
+    cure = "take the entry out of mine/kernels/b.yaml"
+    assert lists(mine, "- override /kernels: a\n") == [("defaults.1", 1, expected, cure)]
+    write(mine, "kernels/default", "defaults: [default]\n")
+    assert str(refused(config_dir=mine).hint).endswith(
+        "to build on the packaged kernels/default, give the file of that name another one"
+    )
+
+
+def test_an_option_that_is_due_is_told_and_may_be_said(mine: Path) -> None:
+    base = (conf() / "config.yaml").read_text("utf-8")
+    write(mine, "config", base.replace("kernels: none", "kernels: ???"))
+    issue = refused(config_dir=mine)
+    assert (issue.line, issue.message) == (5, "`???` stands where an option is due")
+    assert str(issue.hint).startswith("say kernels=NAME, or write it here; there are bundled,")
+    compose(["kernels=liger"], config_dir=mine)
+    write(mine, "config", base.replace("kernels: none", "kernels: ['${a}']"))
+    issue = refused(config_dir=mine)
+    assert (issue.line, issue.message.partition(":")[0]) == (5, "cannot be followed")
+
+
+def test_an_experiment_without_its_package_is_told_so(mine: Path) -> None:
+    write(mine, "experiment/mine", "kernels: {X: a/b:C}\n")
+    issue = refused("experiment=mine", config_dir=mine)
+    assert (issue.file, issue.line) == ("mine/experiment/mine.yaml", 1)
+    assert str(issue.hint) == "write `# @package _global_` as the first line"
 
 
 def test_an_empty_defaults_list_is_none(mine: Path) -> None:

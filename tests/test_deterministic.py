@@ -18,6 +18,7 @@ from kerncfg.cli import main
 from kerncfg.compiler.compose import compose
 from kerncfg.documents.plan import Plan
 from kerncfg.errors import ConflictError
+from kerncfg.evidence.wording import UNSTEADY
 from kerncfg.kernels import layers
 from tests.subjects import FAULTS, applied, stack
 
@@ -128,6 +129,19 @@ def test_what_verification_has_shown_counts(name: str, status: str) -> None:
         assert {row.status for row in bindings.report.rows} == {status}
         if status == "kept":
             assert "gave other bits when it was run again" in bindings.report.rows[0].reason
+
+
+@pytest.mark.filterwarnings("ignore:the plan names kernels, and no module runs one")
+def test_a_kernel_that_claims_what_verification_does_not_find_fails_its_row() -> None:
+    model, inputs = stack()
+    said = f"in inference, {UNSTEADY[0]}, and policy.deterministic is on"
+    with fixed(model, f"{FAULTS}:Claims") as bindings:
+        found = kerncfg.verify(bindings, inputs)
+        assert {(row.passed, row.reason) for row in found.rows} == {(False, said)}
+    more = ("inherited=none", FIXED, NORMS % f"{FAULTS}:Claims")
+    with kerncfg.kernelize(model, *more, verify=True, inputs=inputs) as bindings:
+        assert {row.status for row in bindings.report.rows} == {"kept"}
+        assert said in bindings.report.rows[0].reason
 
 
 def test_a_row_that_may_not_fall_back_is_an_error_and_nothing_stays_set() -> None:

@@ -29,7 +29,7 @@ import yaml
 import kerncfg
 from kerncfg.cli import main
 from kerncfg.compiler.compose import compose
-from kerncfg.compiler.overrides import combinations
+from kerncfg.compiler.sweeps import combinations
 from tests.hub import kernels
 from tests.hub.guard import loopback
 

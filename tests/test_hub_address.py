@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ import pytest
 import kerncfg
 from kerncfg import errors
 from kerncfg.cli import main
+from kerncfg.documents.plan import seal
 from kerncfg.sources.environment import Settings
 from tests.hub import kernels
 from tests.hub.kernels import TRUSTED
@@ -117,12 +119,34 @@ def test_b26_a_plan_says_which_hub_was_to_be_asked_and_is_the_same_from_another(
 ) -> None:
     hub.add(kernels.norms())
     plan = planned(NORMS)
-    assert plan.endpoint == hub.url
-    assert planned("kernels.RMSNorm.cpu=builtin:RMSNorm").endpoint is None
+    assert (plan.endpoint, plan.cache) == (hub.url, str(hub.cache))
+    bundled = planned("kernels.RMSNorm.cpu=builtin:RMSNorm")
+    assert (bundled.endpoint, bundled.cache) == (None, None)
     plan.save(tmp_path / "plan.json")
+    monkeypatch.setenv("KERNELS_CACHE", str(tmp_path / "\udcff"))
     monkeypatch.setenv("HF_ENDPOINT", f"http://localhost:{hub.port}/")
     other = planned(NORMS)
-    assert other.endpoint == f"http://localhost:{hub.port}"
+    assert (other.endpoint, other.cache) == (f"http://localhost:{hub.port}", f"{tmp_path}/\\udcff")
     assert other.digest == plan.digest and other == plan and not other.diff(plan)
     read = kerncfg.load_plan(tmp_path / "plan.json")
-    assert read.endpoint == hub.url and read.digest == plan.digest
+    assert (read.endpoint, read.cache) == (hub.url, str(hub.cache)) and read.digest == plan.digest
+
+
+def test_b19_what_was_looked_up_is_told_with_its_hub_and_cache(
+    hub: TestHub, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    hub.add(kernels.norms())
+    line = f"note: kernels of the Hub were looked up at {hub.url}, with the cache {hub.cache}\n"
+    bundled = (*CPU, "kernels.RMSNorm.cpu=builtin:RMSNorm")
+    words = (*bundled, NORMS)
+    commands = {("plan", *words): True, ("explain", "Scale", *words): True, ("explain", "RMSNorm", *words): False}
+    for command, told in {**commands, ("plan", *bundled): False}.items():
+        assert main([*command]) == 0
+        assert (line in capsys.readouterr().out) is told
+    plan = planned(*words)
+    assert str(plan).endswith(line.strip()) and f"{hub.cache}</li>" in plan._repr_html_()
+    data = plan.to_dict()
+    older = {key: value for key, value in data.items() if key not in ("cache", "sealed")}  # as plans were before
+    (tmp_path / "older.json").write_text(json.dumps({**older, "sealed": seal(older)}))
+    read = kerncfg.load_plan(tmp_path / "older.json")
+    assert read.digest == plan.digest and read.cache is None and "looked up" not in str(read)

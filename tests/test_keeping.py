@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -124,12 +127,33 @@ def test_the_switches_of_the_process_are_told_and_put_back() -> None:
     assert random.getstate() == state
 
 
+def test_where_the_process_is_and_how_it_multiplies_are_told_and_put_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gone").mkdir()
+    drawn = numpy.random.get_state()[1].tolist()  # type: ignore[index]
+    with process_kept() as process:
+        os.chdir(tmp_path / "gone")
+        torch.set_float32_matmul_precision("medium")
+        torch.set_autocast_enabled("cpu", True)
+        numpy.random.rand()
+        names = ["the working directory", "the precision of float32 products", "autocast"]
+        assert process.changes() == names
+        (tmp_path / "gone").rmdir()
+        assert process.changes() == names
+    assert (Path.cwd(), torch.get_float32_matmul_precision()) == (tmp_path, "highest")
+    assert not torch.is_autocast_enabled("cpu")
+    assert numpy.random.get_state()[1].tolist() == drawn  # type: ignore[index]
+
+
 @pytest.mark.parametrize(
     ("act", "told"),
     [
         (lambda: None, []),
         (lambda: torch.rand(1), ["draws from the global random state"]),
         (random.random, ["draws from the global random state"]),
+        (numpy.random.rand, ["draws from the global random state"]),
         (lambda: torch.manual_seed(0), ["sets the seed of the global random state"]),
     ],
 )

@@ -277,6 +277,12 @@ def test_a_sharded_model_runs_and_trains_the_kernels(kind: str, first: bool, mes
 def test_a_wrapper_whose_replicas_would_share_kernels_is_refused(kind: str) -> None:
     with pytest.raises(ApplyError, match=r"model\.module"):
         apply(plan_of(kind), nn.DataParallel(lifecycle.model()))
+    inside = nn.ModuleDict({"text": nn.DataParallel(lifecycle.model().model.layers[0].mlp), "other": lifecycle.model()})
+    before = snapshot(inside)["modules"]
+    with pytest.raises(ApplyError, match="would all run the first one's kernels") as error:
+        apply(plan(lifecycle.steps(EVERYWHERE)[kind], trust=plan_of(kind).trust), inside)
+    assert "model.text.module" in str(error.value.hint)
+    assert snapshot(inside)["modules"] == before
 
 
 @each_kind

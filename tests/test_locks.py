@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -48,15 +49,34 @@ def test_a_lock_is_told_and_printed(capsys: pytest.CaptureFixture[str], folder: 
 
 
 def test_a_check_writes_nothing(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    assert call(capsys, "lock", WORDS[0])[0] == 0
+    before = (folder / "kerncfg.lock").read_bytes()
     code, out, err = call(capsys, "lock", "--check", *WORDS)
     assert (code, out, err) == (1, f"{NORMS}@v1: not locked\n", "kerncfg.lock: 1 moved\n")
-    assert not (folder / "kerncfg.lock").exists()
+    assert (folder / "kerncfg.lock").read_bytes() == before
+
+
+@pytest.mark.parametrize("options", [(), ("--lock", "my locks/x.lock", "--trust", "acme")], ids=["usual", "named"])
+def test_a_check_without_a_lock_is_one_error_with_the_line_that_writes_it(
+    capsys: pytest.CaptureFixture[str], hub: TestHub, folder: Path, options: tuple[str, ...]
+) -> None:
+    Path("my locks").mkdir()
+    with hub.log.expect(0):
+        code, out, err = call(capsys, "lock", "--check", *WORDS, *options)
+    assert (code, out) == (1, "")
+    place = options[1] if options else "kerncfg.lock"
+    first, hint, see = err.splitlines()
+    assert first == f"error: there is no {place}, needed the lock to check" and see.endswith("#lock")
+    line = hint.removeprefix("  hint: write it first: kerncfg ")
+    assert call(capsys, *shlex.split(line))[0] == 0  # as it stands there
+    assert call(capsys, "lock", "--check", *WORDS, *options)[0] == 0
 
 
 ENVIRONMENTS = {
     "no token": ({}, "HTTP 401: "),
     "a token of yesterday": ({"HF_TOKEN": "hf_old"}, "HTTP 401: "),
     "a token that cannot be sent": ({"HF_TOKEN": "hf_\nnew"}, "HF_TOKEN holds a blank"),
+    "another's token": ({"HF_TOKEN": "hf_other"}, "HTTP 404: "),
     "offline": ({"HF_HUB_OFFLINE": "1"}, "as last resolved, for HF_HUB_OFFLINE is set"),
     "offline, and nothing known": ({"HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": "other"}, "HF_HUB_OFFLINE is set, and"),
     "nobody there": ({"HF_ENDPOINT": "http://127.0.0.1:9"}, "as last resolved, for the Hub at http://127.0.0.1:9 gave"),
@@ -74,7 +94,7 @@ def test_what_this_environment_is_not_told_has_not_moved(
     private = kernels.silu(f"{TRUSTED}/private")
     private.private = True
     hub.add(private)
-    hub.tokens = {"hf_good": frozenset({private.name})}
+    hub.tokens = {"hf_good": frozenset({private.name}), "hf_other": frozenset()}
     words = ("inherited=none", row(f"{private.name}@v1", "SiLU"))
     monkeypatch.setenv("HF_TOKEN", "hf_good")
     assert call(capsys, "lock", *words)[0] == 0
@@ -96,10 +116,17 @@ def test_what_is_gone_has_moved(
     hub.remove(next(each for each in [hub.repository("kernel", NORMS)] if each))
     code, out, err = call(capsys, "lock", "--check", *WORDS)
     assert (code, err) == (1, "kerncfg.lock: 1 moved\n") and "→ HTTP 404: there is no kernel repository" in out
-    hub.tokens = {"hf_other": frozenset()}  # to whom the Hub says the same of what is not for him
+    # To whom sends a token the Hub says the same of what is not for him.
+    hub.tokens = {"hf_other": frozenset()}
     monkeypatch.setenv("HF_TOKEN", "hf_other")
-    _, out, _ = call(capsys, "lock", "--check", *WORDS)
-    assert f"norms at {hub.url}, as far as the token that was sent may see, needed its branches and tags" in out
+    code, out, err = call(capsys, "lock", "--check", *WORDS)
+    assert (code, err) == (3, "kerncfg.lock: nothing moved, 1 not checked\n")
+    assert out.startswith(f"not checked: {NORMS}@v1: HTTP 404: there is no kernel repository {NORMS} at {hub.url}, as ")
+    assert "as far as the token that was sent may see, needed its branches and tags" in out
+    # That a branch is gone is told to those only who may see the repository.
+    hub.add(kernels.repository(NORMS, kernels.norm_layers(1), branch="v7"))
+    code, out, _ = call(capsys, "lock", "--check", *WORDS)
+    assert code == 1 and "→ HTTP 404: " in out and "has no such revision" in out
 
 
 def test_a_row_that_nobody_trusts_is_no_finding_of_a_check(capsys: pytest.CaptureFixture[str], hub: TestHub) -> None:

@@ -220,6 +220,9 @@ def test_the_working_directory_is_on_the_path_only_for_the_import(here: Path) ->
 def test_a_factory_that_raises_is_one_sentence(here: Path) -> None:
     with pytest.raises(SourceError, match="python:mine:make raised ValueError: no such size"):
         build(factory(here, 'raise ValueError("no such size\\nand more")'), CPU)
+    (here / "script.py").write_text("raise SystemExit(2)\n", encoding="utf-8")
+    with pytest.raises(SourceError, match="importing script failed: SystemExit: 2"):
+        build({"factory": "python:script:make"}, CPU)
 
 
 def test_a_factorys_missing_module_is_named(here: Path) -> None:

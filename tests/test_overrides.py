@@ -8,7 +8,8 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from kerncfg.compiler.brackets import pieces
-from kerncfg.compiler.overrides import combinations, rewrite, sweeping
+from kerncfg.compiler.overrides import rewrite
+from kerncfg.compiler.sweeps import combinations, sweeping
 from kerncfg.errors import ConfigError
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -138,11 +139,17 @@ DIFFERENT = {
     "kernels.X.revision=0x10": "kernels.X.revision=\"'0x10'\"",
     "kernels.X.cuda=a b #c": "kernels.X.cuda=\"'a b #c'\"",
     "model.config.x=inf": "model.config.x=\"'inf'\"",
-    "kernels.X.cuda=nULL": "kernels.X.cuda=\"'nULL'\"",
+    "kernels.X.cuda=nULL": "write kernels.X.cuda=null",
+    "kernels.X.cuda=12:30:45": "name a kernel, as in kernels.X.cuda=org/repo@v1:Name",
     "kernels.X.exclude=[yes,a.b]": "'yes'",
     "kernels.X.exclude=[a: b]": "'a: b'",
     "model.config.x=[inf, 1]": "'inf'",
-    "kernels.X.when={config.hidden_act: off}": "'off'",
+    "kernels.X.when={config.hidden_act: off}": "write \"kernels.X.when={config.hidden_act: 'off'}\"",
+    "kernels.X.exclude=[yes,'yes',a.b]": "write \"kernels.X.exclude=['yes','yes',a.b]\"",
+    "kernels.X.cuda=[./k:NaN, NaN]": "write \"kernels.X.cuda=[./k:NaN, 'NaN']\"",
+    "model.config.x=.inf": "for the number model.config.x=1e999",
+    "model.config.x=-inf": "for the number model.config.x=-1e999",
+    "model.config.x=.nan": "write model.config.x=\"'.nan'\"",
 }
 
 

@@ -103,6 +103,7 @@ def test_a_plan_as_data_has_the_keys_that_others_rely_on() -> None:
         "deterministic": False,
         "seed": None,
         "endpoint": None,
+        "cache": None,
         "notes": [],
         "searchpath": {},
         "steps": [

@@ -14,6 +14,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from kerncfg.evidence.bench import bench
 from kerncfg.evidence.verify import Verification, verify
+from kerncfg.evidence.wording import UNSTEADY
 from kerncfg.machine import detect
 from kerncfg.models import build
 from tests import attending
@@ -76,9 +77,15 @@ def test_what_inductor_writes_is_blamed_for_nothing(dtype: str) -> None:
     assert found.passed
 
 
-def test_results_that_differ_from_run_to_run_are_told_of_their_row() -> None:
-    repeatable = {row.name: row.repeatable for row in beside("Unsteady").rows}
-    assert repeatable == {"Planted": False, "Right": True}
+def test_results_that_differ_from_run_to_run_are_blamed_on_their_row() -> None:
+    found = beside("Unsteady")
+    assert {row.name: row.repeatable for row in found.rows} == {"Planted": False, "Right": True}
+    assert {row.name: row.steady for row in found.rows} == {"Planted": False, "Right": True}
+    told = {row.name: [hazard for hazard in row.hazards if hazard in UNSTEADY] for row in found.rows}
+    assert told == {"Planted": list(UNSTEADY), "Right": []}
+    (line,) = [line for line in str(found).splitlines() if line.endswith(UNSTEADY[0])]
+    assert line.startswith("model.layers.0.input_layernorm: hazard: ")
+    assert found.passed  # no value is out of tolerance, and sums on a GPU may come in any order
 
 
 def test_a_fault_of_odd_lengths_shows_on_inputs_of_odd_length() -> None:

@@ -343,7 +343,7 @@ def test_what_the_framework_has_for_attention_is_a_reference_there_and_nowhere_e
         KernelRef.parse(text)
     (issue,) = caught.value.issues
     assert issue.message == f"{text!r}: this is an attention, which has rows of its own"
-    assert issue.hint == f"write attention.default={text}"
+    assert issue.hint == f"take the row out, and write attention.default={text}"
 
 
 @pytest.mark.parametrize(

@@ -521,11 +521,12 @@ def test_a_choice_says_how_its_commit_was_found(row: str, pin: Pin, reason: str)
 
 
 def test_a_choice_has_a_verdict_on_every_build() -> None:
-    names = ("torch-cuda", "torch-universal", "torch-rocm")
+    names = ("torch-universal", "torch-stable-abi28-cu126-x86_64-linux", "torch-rocm", "torch-cuda")
     builds = tuple(Build(variant=Variant.parse(name), digest=name) for name in names)
     pin = Pin(ref=KernelRef.parse("org/r@v1"), releases=(Release(commit="c" * 40, builds=builds),))
     verdicts = resolved(pin).choices[0].builds
-    assert verdicts["torch-cuda"] == "chosen" and verdicts["torch-universal"] == "fits, torch-cuda goes before"
+    assert verdicts[names[1]] == "chosen" and verdicts["torch-cuda"] == f"fits, {names[1]} goes before"  # the runner-up
+    assert verdicts["torch-universal"] == "fits, torch-cuda goes before"
     assert "rocm" in verdicts["torch-rocm"] and "cuda" in verdicts["torch-rocm"]
 
 

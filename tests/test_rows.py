@@ -101,8 +101,9 @@ def test_nothing_to_show_is_no_table() -> None:
 
 def test_what_a_kernel_did_besides_computing_is_printed() -> None:
     odd = row(hazards=("backward wrote to the gradient",), repeatable=False, reference="none: the original is random")
+    assert odd.steady is None
     assert str(Verification(rows=(odd,), model=None)).splitlines()[3:] == [
         "a.norm: hazard: backward wrote to the gradient",
-        "a.norm: not repeatable: two runs on the same inputs gave different bits",
+        "a.norm: not repeatable, as the original: two runs on the same inputs gave different bits",
         "a.norm: none: the original is random",
     ]

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,12 @@ import yaml
 
 import kerncfg
 from kerncfg.cli import main
+from kerncfg.cli.tables import print_stage
 from kerncfg.compiler.schema import validate
-from kerncfg.run import run
+from kerncfg.evidence.rows import Measurement
+from kerncfg.run import Outcome, run
 from tests.builders import kernel_folder
+from tests.page.test_report import TIMED, given_way
 
 SMALL = (
     "model.config.num_hidden_layers=2",
@@ -142,6 +146,15 @@ def test_a_policy_may_make_a_kernel_that_fails_an_error(capsys: pytest.CaptureFi
     assert f"RMSNorm ({FAULTS}:WeightOffset) failed verification: its speed means nothing" in captured.out
 
 
+def test_of_what_was_taken_off_for_failing_no_speed_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    found = given_way()
+    print_stage(found, "measurement")
+    assert "failed verification" not in capsys.readouterr().out
+    found.measurement = Measurement(rows=(replace(TIMED, kernel="org/repo@v1:Gone"),), model=None)
+    print_stage(found, "measurement")
+    assert "Norm (org/repo@v1:Gone) failed verification: its speed means nothing" in capsys.readouterr().out
+
+
 def test_a_sweep_makes_a_folder_for_each_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("run", "-m", "kernels=none,bundled", *SMALL) == 0
     made = runs(folder)
@@ -238,20 +251,23 @@ def test_a_sweep_whose_process_is_killed_says_so_and_keeps_what_had_ended(folder
 def test_what_a_job_of_a_sweep_raises_is_its_own_and_not_the_others(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kerncfg import run as job
+    from kerncfg import job
 
     carry_out = job.perform
 
-    def breaks(outcome: job.Outcome, **more: Any) -> None:
+    def breaks(outcome: Outcome, **more: Any) -> None:
         if outcome.number == 1:
             raise ZeroDivisionError("deep inside")
+        if outcome.number == 2:
+            raise SystemExit(3)
         carry_out(outcome, **more)
 
     monkeypatch.setattr(job, "perform", breaks)
-    assert call("run", "-m", "kernels=none,bundled", *SMALL, "hydra.sweep.dir=sweep") == 1
+    assert call("run", "-m", "kernels=none,reference,bundled", *SMALL, "hydra.sweep.dir=sweep") == 1
     captured = capsys.readouterr()
-    assert [line.split()[3] for line in captured.out.splitlines()[-2:]] == ["NO", "yes"]
+    assert [line.split()[3] for line in captured.out.splitlines()[-3:]] == ["NO", "NO", "yes"]
     assert "error: the job raised ZeroDivisionError: deep inside" in captured.err
+    assert "error: the job raised SystemExit: 3" in captured.err
     assert "deep inside" in (folder / "sweep/0/traceback.txt").read_text()
     with pytest.raises(ZeroDivisionError):
         call("run", "kernels=none", *SMALL)

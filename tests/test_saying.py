@@ -69,7 +69,7 @@ def test_members_stand_beside_each_other(members: Any, path: str, message: str, 
 def test_nothing_is_inherited_by_attention(said: Any) -> None:
     (issue,) = faults(attention={"a": said})
     assert issue.message == "'inherited' stands where nothing is inherited: attention has no default rows"
-    assert issue.hint == "write ~attention.a to take the row out, or attention.a=null for off"
+    assert issue.hint == "leave it out, or write attention.a=null for off"
 
 
 @pytest.mark.parametrize("node", [{"fusions": {"f": {"members": MEMBERS}}}, {"attention": {"f": {"mask": "sdpa"}}}])

@@ -61,7 +61,7 @@ GOOD_ROWS: list[Any] = [
 
 # What is wrong with a row, and for each fault: the path, a part of the message, a part of the hint.
 BAD_ROWS: list[tuple[Any, list[tuple[str, str, str]]]] = [
-    (True, [("X", "true is a boolean in YAML, expected text, null", "for the text write X: 'true'")]),
+    (True, [("X", "true is a boolean in YAML, expected text, null", "name a kernel, as in X: org/repo@v1:Name")]),
     (3, [("X", "3 is a number in YAML", "")]),
     ([], [("X", "found an empty list, expected at least one candidate", "for off write null")]),
     ([["a/b:C"]], [("X.0", "found a list, expected text or a map", "")]),
@@ -193,8 +193,12 @@ BAD_OVERRIDES = {
         "found 2, expected at most 1",
         "share=1",
     ),
-    "~policy.verify.thresholds.float32.gain": ("policy.verify.thresholds.float32", "`gain` is missing", "say policy"),
-    "~target.device": ("target", "`device` is missing", "say target.device"),
+    "~policy.verify.thresholds.float32.gain": (
+        "policy.verify.thresholds.float32.gain",
+        "`gain` is missing",
+        "or write policy.verify.thresholds.float32.gain=VALUE",
+    ),
+    "~target.device": ("target.device", "`device` is missing", "leave ~target.device out, or write target.device="),
     "trust.publishers.acme=maybe": (
         "trust.publishers.acme",
         "found 'maybe', expected true or false",
@@ -230,8 +234,7 @@ def test_a_wrong_override_is_told_as_it_was_typed(typed: str) -> None:
     path, message, hint = BAD_OVERRIDES[typed]
     (issue,) = issues(typed)
     assert issue.path == path
-    if not typed.startswith("~"):  # what is missing is told where its parent stands
-        assert (issue.file, issue.line) == (f"override: {typed}", None)
+    assert (issue.file, issue.line) == (f"override: {typed}", None)
     assert message in issue.message
     assert hint in (issue.hint or "")
 
@@ -264,7 +267,7 @@ def test_a_file_is_told_line_and_column_and_the_characters_in_it(tmp_path: Path)
         "commit as text -> write revision: '61e9540'",
         "/kernels/f.yaml:3:3: kernels.X.cdua: unknown key `cdua` -> did you mean cuda?",
         "/kernels/f.yaml:4:4: kernels.Y: on is a boolean in YAML, expected text, null, a map, or a list in order of "
-        "preference -> for the text write Y: 'on'",
+        "preference -> name a kernel, as in Y: org/repo@v1:Name",
     ]
 
 

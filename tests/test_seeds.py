@@ -287,6 +287,16 @@ def test_what_goes_back_is_what_transformers_takes(example: Example) -> None:
     config.sanitize_kernel_mapping(model)
 
 
+@pytest.mark.parametrize("said", ["kernels-community/flash-attn2@>=2.0,<3.0", "flash_attention_2"])
+def test_a_source_that_asks_for_attention_alone_gets_no_kernels_beside(said: str, tmp_path: Path) -> None:
+    """As the page writes it: there `use_kernels` is left out, and so no mapping is inherited."""
+    example = Example(name="alone", load=f'attn_implementation="{said}", device_map="auto"', yaml="{}")
+    document = imported(example, tmp_path)
+    assert document == {"kernels": {"inherit_mapping": False}, "attention": {"default": said}}
+    steps = kerncfg.plan("target=h100", config=document).steps
+    assert [(step.node, step.name) for step in steps] == [("attention", "default")]
+
+
 def test_the_switch_for_all_is_use_kernels() -> None:
     assert kerncfg.from_kernel_config(use_kernels=False)["enabled"] is False
     assert all(step.kind == "keep" for step in kerncfg.plan(config={"kernels": {}, "enabled": False}).steps)

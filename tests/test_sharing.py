@@ -108,7 +108,7 @@ def test_an_address_in_ones_own_config_file_is_pinned_in_the_command_too(other: 
     address, commit = other.parcel.address, other.parcel.commit
     (other.empty / "my").mkdir()
     (other.empty / "other's").mkdir()
-    search = f"hydra:\n  searchpath: [{address}, \"file://{other.empty}/other's\"]"
+    search = f'hydra:\n  searchpath: [{address}, "file://{other.empty}/other\'s"]'
     (other.empty / "my/config.yaml").write_text((conf() / "config.yaml").read_text().replace("hydra:", search))
     words = ["experiment=fast", "hydra.run.dir=out"]
     (outcome,) = run(words, config_dir=Path("my"))

@@ -15,7 +15,9 @@ import torch
 from torch import nn
 
 from kerncfg.compiler.schema import validate
+from kerncfg.evidence.bench import bench
 from kerncfg.evidence.verify import Verification, verify
+from tests.snapshot import snapshot
 from tests.subjects import (
     FAULTS,
     MAYBE,
@@ -573,6 +575,7 @@ def test_a_kernel_that_leaves_out_what_the_original_tracks_in_training_fails() -
     ("name", "reason"),
     [
         ("Exits", "in inference, raised SystemExit: 3"),
+        ("GivesUp", "in inference, raised _Speechless: its text cannot be had: ValueError"),
         ("Sparse", "in inference, output: layout is torch.sparse_coo, the original's torch.strided"),
         ("Meta", "in inference, output: device is meta, the original's cpu"),
         ("ReusesBuffer", "in inference, returns the same memory from two calls, so that the second changes the result"),
@@ -581,6 +584,17 @@ def test_a_kernel_that_leaves_out_what_the_original_tracks_in_training_fails() -
 def test_odd_kernels_fail_their_rows_with_a_reason(name: str, reason: str) -> None:
     row = verified_alone(name).rows[0]
     assert row.reason is not None and row.reason.startswith(reason)
+
+
+def test_ctrl_c_is_the_persons_and_no_fault_of_a_kernel() -> None:
+    model, inputs = stack(Norm)
+    with applied(model, matched("Interrupted", Norm)) as bindings:
+        during = snapshot(model)
+        with pytest.raises(KeyboardInterrupt):
+            verify(bindings, inputs, POLICY)
+        with pytest.raises(KeyboardInterrupt):
+            bench(bindings, inputs, seconds=0.001)
+        assert snapshot(model) == during
 
 
 def test_a_long_error_is_shortened_and_told_once() -> None:

@@ -115,6 +115,7 @@ def test_the_structure_of_the_result_has_to_be_the_same() -> None:
 
 def test_a_kernel_that_ends_the_process_does_not() -> None:
     assert found(Twice(), "Exits", inputs()).reason == "raised SystemExit: 3"
+    assert str(found(Twice(), "GivesUp", inputs()).reason).startswith("raised _Speechless")
 
 
 def test_a_model_that_differentiates_in_its_forward_is_compared() -> None:

@@ -123,6 +123,8 @@ APPLYING: Mapping[str, tuple[str, ...]] = {
     "fusion-changed": (
         "changed since: … is another module, which the kernel does not run",
         "changed since: … has …, which the kernel passes by",
+        "changed since: …, so the module runs its own",
+        "a … runs its own forward and no kernel: …",
         "changed since: stacked parameters no longer share one memory, …",
     ),
     "fusion-notes": ("… hand… on what … returns", "new parameters take the place of …"),

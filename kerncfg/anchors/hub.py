@@ -7,7 +7,10 @@ from collections.abc import Mapping
 __all__ = ["DEPENDENCIES", "HUB", "LOCKS"]
 
 LOCKS: Mapping[str, tuple[str, ...]] = {
-    "lock": ("the lock does not hold it: `kerncfg lock` asks for what it lacks",),
+    "lock": (
+        "the lock does not hold it: `kerncfg lock` asks for what it lacks",
+        "there is no …, needed the lock to check",
+    ),
     "lock-format": ("the lock has format …, this kerncfg reads …",),
     "lock-edited": (
         "the files of build … have digest …, the lock says …",

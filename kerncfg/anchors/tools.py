@@ -106,6 +106,7 @@ EVIDENCE: Mapping[str, tuple[str, ...]] = {
         "tokens per second are not measured: …",
         "the model returns no …",
         "attention was not tried with padding: …",
+        "the whole model: what is computed from padding is not compared: …",
     ),
     "forward-failed": (
         "raised …",
@@ -117,6 +118,8 @@ EVIDENCE: Mapping[str, tuple[str, ...]] = {
         "returns the same memory from two calls, …",
         "sets the seed of the global random state",
         "draws from the global random state",
+        "gives other bits when it is run again, which the original does not…",
+        "its backward gives other bits when it is run again, which the original's does not…",
     ),
 }
 

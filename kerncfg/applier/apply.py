@@ -59,6 +59,7 @@ def apply(plan: Plan, model: nn.Module, mode: Mode | str | None = None, compile:
     owner = Owner.of(", ".join(step.title for step in plan.steps if step.kind != "keep") or "no kernel")
     with _collector_paused():
         settled = settle(plan, root, modes, owner)
+        _check_replicas(settled)
         held = hold(plan, model, owner.number)
         try:
             settled.do(root)
@@ -215,11 +216,27 @@ def _root(model: nn.Module) -> nn.Module:
             hint="apply the plan to the model before torch.jit turns it into this",
         )
     if isinstance(root, nn.DataParallel):
-        raise ApplyError(
-            "the replicas of a DataParallel would all run the first one's kernels",
-            hint="use DistributedDataParallel, or apply to model.module and run that",
-        )
+        raise _replicas("model")
     return root
+
+
+def _check_replicas(settled: Settled) -> None:
+    """Refuse a model in which a part is a `DataParallel`.
+
+    Raises:
+        ApplyError: There is one.
+    """
+    modules = settled.sites.modules
+    if any([issubclass(cls, nn.DataParallel) for cls in set(map(type, modules))]):
+        found = next(place for place, module in enumerate(modules) if isinstance(module, nn.DataParallel))
+        raise _replicas(f"model.{settled.sites.paths[found]}")
+
+
+def _replicas(place: str) -> ApplyError:
+    return ApplyError(
+        "the replicas of a DataParallel would all run the first one's kernels",
+        hint=f"use DistributedDataParallel, or apply to {place}.module and run that",
+    )
 
 
 def _modes(mode: Mode | str | None, compile: bool, model: nn.Module) -> tuple[Mode, Mode]:

@@ -19,6 +19,7 @@ from torch import nn
 from kerncfg.applier.adapters.torch import walk
 from kerncfg.applier.attributes import attributes
 from kerncfg.applier.called import as_function
+from kerncfg.applier.passing import around
 from kerncfg.documents.target import DEVICES, Mode
 
 if TYPE_CHECKING:
@@ -230,19 +231,8 @@ def module_fault(module: nn.Module, fit: Fit) -> str | None:
             return f"its forward reads self.{name}, which the module has not"
     for name in fit.parts if children else ():
         child = children.get(name)
-        if child is not None and (around := _around(child)):
-            return f"its forward reads inside self.{name}, past {around}"
-    return None
-
-
-def _around(child: nn.Module) -> str | None:
-    entries = child.__dict__
-    if "base_layer" in entries["_modules"]:
-        return f"the adapter {type(child).__qualname__} there"
-    if "forward" in entries:
-        return "the wrapper around its forward"
-    if entries["_forward_hooks"] or entries["_forward_pre_hooks"]:
-        return "its forward hooks"
+        if child is not None and (found := around(child)):
+            return f"its forward reads inside self.{name}, past {found}"
     return None
 
 

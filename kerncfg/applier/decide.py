@@ -14,6 +14,7 @@ from kerncfg.applier.contract import Fit, MissingAttribute, conditions_fault, de
 from kerncfg.applier.deterministic import undeclared
 from kerncfg.applier.edits import FUSION
 from kerncfg.applier.match import Claim, row
+from kerncfg.applier.passing import guarded, names_in
 from kerncfg.compiler.policy import unfit
 from kerncfg.documents.plan import Choice, Kernel, ModePlan, Plan, Step
 from kerncfg.documents.target import DEVICES
@@ -120,6 +121,7 @@ class Decisions:
         self._plain: dict[type, _Plain] = {}
         self._kept: dict[str, Verdict] = {}
         self._passed: dict[tuple[Verdict, tuple[str, ...]], Verdict] = {}
+        self._guards: dict[tuple[Verdict, tuple[str, ...]], Verdict] = {}
         self._decided: dict[tuple[int, int], Decided] = {}
 
     def admit(self, steps: Sequence[Step], root: nn.Module) -> None:
@@ -275,7 +277,9 @@ class Decisions:
             fault = option if isinstance(option, str) else _fault(option, site, step)
             if fault is None:
                 assert isinstance(option, _Option)
-                return option.verdict if not reasons else self._second(option.verdict, reasons)
+                names = names_in(site.module, option.fit.parts)
+                verdict = self._guarded(option.verdict, names) if names else option.verdict
+                return verdict if not reasons else self._second(verdict, reasons)
             reasons.append(f"{said(choice)}: {fault}")
         where = f"{site.path or 'the model itself'} ({site.layer.cls.__qualname__})"
         raise ContractError(
@@ -283,6 +287,11 @@ class Decisions:
             hint=f"{self.hints.get(row(step), 'mend the kernel or the row')}, or let it fall back: "
             f"{row(step)}.fallback=original",
         )
+
+    def _guarded(self, verdict: Verdict, names: tuple[str, ...]) -> Verdict:
+        """Return the verdict of a kernel that reads inside these children, and gives way to what comes around them."""
+        assert verdict.forward is not None
+        return self._guards.setdefault((verdict, names), replace(verdict, forward=guarded(verdict.forward, names)))
 
     def _second(self, verdict: Verdict, reasons: list[str]) -> Verdict:
         """Return the verdict of a choice that was not the first, with why the others were passed over."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kerncfg.applier.called import as_function, rebuilt
+from kerncfg.applier.passing import guarded
 from kerncfg.errors import ApplyError
 from kerncfg.sources import reload
 
@@ -67,7 +68,7 @@ class Edit:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reloaded, (self.owner, self.kernels)
+        return _reloaded, (self.owner, self.kernels, tuple(getattr(one, "inside", ()) for one in self.forwards))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,6 +123,11 @@ def _rebuilt(
         ) from error
 
 
-def _reloaded(owner: Owner, kernels: tuple[Kernel | None, Kernel | None]) -> Edit:
+def _reloaded(
+    owner: Owner, kernels: tuple[Kernel | None, Kernel | None], inside: Sequence[tuple[str, ...]] = ((), ())
+) -> Edit:
     first, second = (None if kernel is None else reload(kernel).code.forward for kernel in kernels)
+    first, second = (
+        guarded(one, names) if one and names else one for one, names in zip((first, second), inside, strict=True)
+    )
     return Edit(owner, (first, second), kernels)

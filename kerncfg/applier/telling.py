@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kerncfg.applier.bind import Edit, running
+from kerncfg.applier.passing import passed_by
 from kerncfg.applier.report import ReportRow
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ def _row(site: Site, step: Step, decided: Decided, edit: Edit | None, modes: tup
     training = site.module.training
     runs, changed = running(site.module, edit) if decided.swaps and edit is not None else (training, None)
     verdict = decided.verdicts[training if runs is None else runs]
+    if runs is not None and (past := passed_by(site.module, verdict.forward)):
+        runs, changed = None, past
     return _told(site.path, step, kind, verdict, decided.verdicts, modes, training, runs is None, changed)
 
 

@@ -40,8 +40,8 @@ def run(
     Prints the plan, what happened at each site of the model, how each kernel compares with the original, and how fast
     both are. All of it is kept in a folder of the run.
     """
-    from kerncfg import run as job
     from kerncfg.cli.tables import print_stage, print_sweep, shown
+    from kerncfg.run import run as main_job
 
     def show(outcome: Outcome, stage: str) -> None:
         if stage == "start":
@@ -58,7 +58,7 @@ def run(
 
     # What a kernel or a model prints is no part of the data.
     with redirect_stdout(sys.stderr) if as_json else nullcontext():
-        outcomes = job.run(
+        outcomes = main_job(
             overrides_in(words), config_dir=config_dir, multirun=multirun, trust=trust, lock=lock, show=show
         )
     if as_json:
@@ -107,10 +107,10 @@ def _checked(
     trust: tuple[str, ...],
     lock: Path | None,
 ) -> int:
-    from kerncfg import run as job
+    from kerncfg.job import check
 
     with redirect_stdout(sys.stderr) if as_json else nullcontext():
-        outcome = job.check(overrides_in(words), stage, config_dir=config_dir, trust=trust, lock=lock)
+        outcome = check(overrides_in(words), stage, config_dir=config_dir, trust=trust, lock=lock)
     found = getattr(outcome, stage)
     if as_json:
         data(found.to_dict())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -47,12 +48,16 @@ def lock(
 
     from kerncfg import api, locking
     from kerncfg.documents.lock import Lock
-    from kerncfg.errors import ConfigError
+    from kerncfg.errors import ConfigError, LockError
 
     if check and upgrade:
         hint = "leave one of them away; --check asks about everything"
         raise ConfigError(f"--check writes nothing, and --upgrade {' '.join(upgrade)} is to be written", hint=hint)
     place = file or Path(locking.FILE)
+    if check and not foreign and not place.exists():
+        said = [f"--{name}={value}" for name, value in (("config-dir", config_dir), ("lock", file)) if value]
+        line = shlex.join(["kerncfg", "lock", *words, *said, *(f"--trust={name}" for name in trust)])
+        raise LockError(f"there is no {place}, needed the lock to check", hint=f"write it first: {line}")
     before = locking.read(foreign or place) if foreign or place.exists() else Lock()
     kept = Lock() if check else before
     overrides = overrides_in(words)

@@ -13,7 +13,7 @@ from kerncfg.compiler.reading import Place, read
 from kerncfg.compiler.tree import Node, leaves
 from kerncfg.documents.reference import ATTENTION
 from kerncfg.errors import ConfigError, KerncfgError
-from kerncfg.locations import conf, schemas
+from kerncfg.locations import conf, schemas, searches
 
 __all__ = ["experiments", "names", "offers", "searched"]
 
@@ -38,12 +38,7 @@ def offers(word: str, config_dir: Path | None = None, shared: Sequence[str] = ()
 
 def searched(words: Iterable[str]) -> list[str]:
     """Return the files of the places on the Hub that `hydra.searchpath=[hf://…]` names, as far as the cache knows."""
-    addresses = [
-        address
-        for word in words
-        if word.lstrip("+").startswith("hydra.searchpath=")
-        for address in re.findall(r"hf://[^],\s'\"]+", word)
-    ]
+    addresses = [address for word in words if searches(word) for address in re.findall(r"hf://[^],\s'\"]+", word)]
     if not addresses:
         return []
     from kerncfg.sources.hub.configs import opened

@@ -76,9 +76,10 @@ def print_stage(outcome: Outcome, stage: str) -> None:
     out.print(Text(f"\n{stage}", style="bold"))
     out.print(Text(str(getattr(outcome, stage))))
     if stage == "measurement" and outcome.verification is not None:
-        failed = dict.fromkeys(f"{row.name} ({row.kernel})" for row in outcome.verification.rows if not row.passed)
-        for kernel in failed:
-            out.print(Text(f"{kernel} failed verification: its speed means nothing", style="yellow"))
+        failed = {(row.name, row.kernel) for row in outcome.verification.rows if not row.passed}
+        timed = outcome.measurement.rows if outcome.measurement else ()  # without what was taken off for failing
+        for name, kernel in dict.fromkeys((row.name, row.kernel) for row in timed if (row.name, row.kernel) in failed):
+            out.print(Text(f"{name} ({kernel}) failed verification: its speed means nothing", style="yellow"))
 
 
 def print_sweep(outcomes: Sequence[Outcome]) -> None:

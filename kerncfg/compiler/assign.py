@@ -61,7 +61,8 @@ def assign(node: Node | None, parts: Sequence[str], value: Node, lost: Lost, pat
     if head not in children:
         _check_key(head, value.origin.place)
     children[head] = assign(children.get(head), rest, value, lost, (*path, head))
-    return Node(children, value.origin, node.key)
+    # What such a map lacks, the file that said it lacks, not the override of one key.
+    return Node(children, node.origin if inside is node.value and isinstance(inside, dict) else value.origin, node.key)
 
 
 def _index(items: list[Node], parts: Sequence[str], path: KeyPath, origin: Origin) -> int:

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from kerncfg.compiler import schema
 from kerncfg.compiler.compose import read_document
+from kerncfg.compiler.defaults import CONFIG, place_of
 from kerncfg.compiler.interpolate import unfit
 from kerncfg.compiler.normalise import ROWS, normalise, unreadable
 from kerncfg.compiler.overrides import NODES
-from kerncfg.compiler.tree import Fault, KeyPath, Node, Origins, leaves, spell
+from kerncfg.compiler.shared import header_of, unpackaged
+from kerncfg.compiler.tree import Fault, KeyPath, Node, Origins, lacking, leaves, spell
 from kerncfg.documents.target import Mode, canonical_device
 from kerncfg.errors import ConfigError, Issue
 
@@ -50,11 +52,14 @@ def check(
             return normalise(document, origins=origins, base=base)
         except ConfigError as error:
             raise ConfigError(_ordered(error.issues, document)) from error
-    dark = {part for part, _ in found}
+    dark, lost = {part for part, _ in found}, {*lacking(found)}
     findings = [finding for finding in findings if not _inside(finding[0], dark)]
-    issues = [*(issue for _, issue in found), *(issue for _, _, issue in findings)]
-    rows = _judged(document, [*((part, "") for part in dark), *((path, rule) for path, rule, _ in findings)])
-    raise ConfigError(_ordered([*issues, *unreadable(rows, origins=origins, base=base)], document))
+    told = [issue for path, rule, issue in findings if not _lacking(path, rule, lost)]
+    known = [(path, rule) for path, rule, _ in findings if path or not _lacking(path, rule, lost)]
+    rows = _judged(document, [*((part, "") for part in dark), *known])
+    whole = not any(part[:1] in ((), *((node,) for node in ROWS)) for part in lost)
+    issues = [*(issue for _, issue in found), *told]
+    raise ConfigError(_ordered([*issues, *unreadable(rows, origins=origins, base=base, whole=whole)], document))
 
 
 def check_file(file: Path) -> list[Issue]:
@@ -67,6 +72,8 @@ def check_file(file: Path) -> list[Issue]:
     try:
         noted: list[Fault] = []
         node = read_document(file, prefix, noted)
+        if name == "experiment" and file.stem != CONFIG and (issue := unpackaged(_header(file), place_of(file))):
+            noted.append((("hydra",), issue))
     except ConfigError as error:
         return [*error.issues, *(unnamed if file.is_file() else [])]
     if unnamed:
@@ -106,6 +113,16 @@ def _name_for(file: Path) -> str:
         return "experiment" if wanted == "config" else wanted
     hint = f"put it into a folder named {', '.join(known)}, or say `# yaml-language-server: $schema=…` in it"
     raise ConfigError([Issue(message="cannot tell which schema it follows", file=str(file), hint=hint)])
+
+
+def _header(file: Path) -> Mapping[str, str | None]:
+    return header_of(file.read_text(encoding="utf-8-sig")[:512], place_of(file))
+
+
+def _lacking(path: KeyPath, rule: str, lost: set[KeyPath]) -> bool:
+    """Say whether a fault is that a key is missing which a file that is left out may have said."""
+    required = "required "
+    return rule.startswith(required) and _inside((*path, rule.removeprefix(required)), lost)
 
 
 def _inside(path: KeyPath, parts: set[KeyPath]) -> bool:

@@ -14,7 +14,7 @@ from omegaconf import Container, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from kerncfg.compiler.bounds import endless
-from kerncfg.compiler.tree import Fault, KeyPath, Node, Origins, grow, leaves, spell
+from kerncfg.compiler.tree import Fault, KeyPath, Node, Origins, grow, lacking, leaves, spell
 from kerncfg.documents.config import Origin
 from kerncfg.errors import ConfigError, Issue
 
@@ -55,7 +55,7 @@ def resolved(root: Node, faults: list[Fault] | None = None) -> dict[str, Any]:
         try:
             values[path] = _value(config, path)
         except OmegaConfBaseException as error:
-            found.append((path, _nowhere(path, texts[path], error, origins)))
+            found.append((path, _unsaid(error, faults or []) or _nowhere(path, texts[path], error, origins)))
             values[path] = None
     if found and faults is None:
         raise ConfigError(dict.fromkeys(issue for _, issue in found))
@@ -127,6 +127,14 @@ def _why(text: str, error: Exception) -> str:
         return "refers to itself"
     missing = _MISSING.search(said)
     return f"leads nowhere: there is no {missing[1]}" if missing else f"cannot be resolved: {said}"
+
+
+def _unsaid(error: Exception, faults: list[Fault]) -> Issue | None:
+    """Return the fault of the file that may have said what an interpolation leads to."""
+    missing = _MISSING.search(str(error))
+    parts = tuple(missing[1].split(".")) if missing else ()
+    lost = lacking(faults) if missing else {}
+    return next((issue for part, issue in lost.items() if parts[: len(part)] == part), None)
 
 
 def _nowhere(path: KeyPath, text: str, error: Exception, origins: Origins) -> Issue:

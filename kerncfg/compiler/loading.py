@@ -24,13 +24,13 @@ from packaging.version import Version
 
 from kerncfg.compiler.shared import HubGroups
 from kerncfg.errors import ConfigError
-from kerncfg.locations import conf
+from kerncfg.locations import SEARCHED, conf
 
 if TYPE_CHECKING:
     from hydra.core.config_loader import ConfigLoader
     from hydra.core.config_search_path import ConfigSearchPath
 
-__all__ = ["add_packaged", "hydra_folder", "lists_replace", "loader", "version_base"]
+__all__ = ["add_packaged", "hydra_folder", "lists_replace", "loader", "schemes", "version_base"]
 
 _ROWS = ("kernels", "inherited", "fusions", "attention")
 
@@ -62,7 +62,7 @@ class _PackagedGroups(SearchPathPlugin):
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         add_packaged(search_path)
         for address in self.further:
-            search_path.append("hydra.searchpath", address)
+            search_path.append(SEARCHED, address)
 
 
 @contextmanager
@@ -123,11 +123,16 @@ def lists_replace() -> Iterator[None]:
         types["file"] = before
 
 
+def schemes() -> list[str]:
+    """Return the schemes of addresses that files can be looked for at."""
+    return sorted(f"{name}://" for name in SourcesRegistry.instance().types)
+
+
 def _start(folder: Path) -> None:
     try:
         hydra.initialize_config_dir(str(folder), **version_base())
     except (HydraException, ValueError) as error:
-        raise ConfigError(f"hydra.searchpath cannot be used: {error}") from error
+        raise ConfigError(f"the search path cannot be used: {error}") from error
 
 
 def _spare(source: Any) -> None:

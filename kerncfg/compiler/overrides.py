@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import functools
-import itertools
+import math
 import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,15 +19,17 @@ from hydra.errors import HydraException
 
 from kerncfg.compiler.brackets import BLANKS, pieces, quoted, spaced, unclosed
 from kerncfg.compiler.reading import kind_of_key, scalar
+from kerncfg.compiler.tree import LISTED
 from kerncfg.documents.target import Mode, canonical_device
 from kerncfg.errors import ConfigError, Issue
+from kerncfg.locations import searches
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
 
     from kerncfg.compiler.tree import Fault, KeyPath
 
-__all__ = ["NODES", "combinations", "part_of", "read", "rewrite", "sweeping"]
+__all__ = ["NODES", "part_of", "read", "rewrite"]
 
 # The nodes of a composed document; `experiment` is a group only.
 NODES = ("enabled", "inherited", "kernels", "fusions", "attention", "trust", "policy", "target", "model", "experiment")
@@ -37,15 +39,16 @@ _EMPTY = {"kernels": "kernels=none", "inherited": "kernels@inherited=none"}
 _EMPTY |= {"fusions": "fusions=none", "attention": "attention=default"}
 _OPTIONAL = ("model", "experiment")  # nodes that a plan does without
 _TEXTS = ("revision", "capability", "torch")  # keys of text, besides those of references
+_BOUNDS = "policy.verify.thresholds."
 _VERSION = "a whole number such as 3, or a range such as '>=2.0,<3.0'"
 
-_SEARCHED = "hydra.searchpath"  # which has a value already, but people add to it with a plus
 _FORM = re.compile(r"(?P<sign>~|\+{0,2})(?P<key>[^=\s]*?)\s*(?:=(?P<value>.*))?", re.DOTALL)
 _CHOICE = re.compile(r"\s*choice\((?P<inside>.*)\)\s*", re.DOTALL)
 _NOT_IN_A_KEY = re.compile(r"[^\w./@-]")
-_IN_QUOTES = re.compile(r"""'(\\'|[^'])*'|"(\\"|[^"])*\"""")
+_QUOTED = r"""'(?:\\'|[^'])*'|"(?:\\"|[^"])*\""""
+_IN_QUOTES = re.compile(_QUOTED)
 _ESCAPE = re.compile(r"\\[\\()\[\]{}:=, \t]")
-_TOKEN = re.compile(r"[^\[\]{}(),:\s]+")
+_TOKEN = re.compile(r"(?:[^\[\]{}(),:\s]|:(?=[^\[\]{},\s]))+")  # a colon inside a text is a part of it
 _QUOTES = "'\""
 
 
@@ -75,7 +78,11 @@ def part_of(argument: str) -> KeyPath:
     """Return the part of the document that cannot be judged without an override: a row, another value, or all of it."""
     group, _, package = argument.lstrip("~+").partition("=")[0].strip().partition("@")
     parts = (package or group).split(".")
-    return () if parts[0] == "experiment" else tuple(parts[:2] if parts[0] in _ROWS else parts)
+    if parts == ["experiment"]:
+        return (LISTED,)
+    if len(parts) == 1 and parts != ["enabled"]:  # of a group; what else is said there can be judged
+        return (*parts, LISTED)
+    return tuple(parts[:2] if parts[0] in _ROWS else parts)
 
 
 def read(line: str) -> Override:
@@ -93,37 +100,6 @@ def _parser() -> OverridesParser:
     return OverridesParser.create()
 
 
-def sweeping(line: str) -> bool:
-    """Say whether a rewritten override has several values, to be run one after the other."""
-    return bool(read(line).is_sweep_override())
-
-
-def combinations(arguments: Sequence[str]) -> Iterator[list[str]]:
-    """Yield the overrides of every run of a sweep, in the order in which Hydra's own sweeper starts them.
-
-    A sweep that only Hydra can spell out (`glob`, `interval`) is left out of them.
-
-    Raises:
-        ConfigError: As `rewrite`.
-    """
-    choices: list[list[str]] = []
-    for line in rewrite(arguments):
-        override = read(line)
-        value: Any = override.value()
-        if not override.is_sweep_override():
-            choices.append([line])
-        elif getattr(value, "simple_form", False):  # Hydra would spell 1.10 as 1.1
-            key, _, text = line.partition("=")
-            choices.append([f"{key}={piece.strip(BLANKS)}" for piece in pieces(text)])
-        elif override.is_discrete_sweep() and "glob(" not in line:
-            key = override.get_key_element()
-            choices.append([f"{key}={value}" for value in override.sweep_string_iterator()])
-        else:
-            choices.append([])
-    for words in itertools.product(*(choice or [""] for choice in choices)):
-        yield [word for word in words if word]
-
-
 def _rewritten(argument: str) -> list[str]:
     form = _FORM.fullmatch(argument)
     if argument.lstrip("~+")[:1] in ("=", "."):
@@ -133,7 +109,8 @@ def _rewritten(argument: str) -> list[str]:
     sign, key, value = form["sign"], form["key"], form["value"]
     node = re.split(r"[.@/]", key)[0]
     if node not in NODES:
-        return [_foreign(argument.lstrip("+") if key == _SEARCHED else argument, node)]
+        plain = argument.lstrip("+") if searches(argument) else argument  # it has a value, and people add to it
+        return [_foreign(plain, node)]
     if sign == "~":
         return _without(argument, key, value)
     if value is None:
@@ -212,8 +189,10 @@ def _parts(argument: str, key: str) -> list[str]:
         if not re.fullmatch("0|[1-9][0-9]*", part) and (kind := kind_of_key(part)):
             message = f"the key {part} is {kind} in YAML, expected text"
             row = kind == "a number" and len(parts) > 1 and parts[0] in _ROWS and part == parts[1]
-            quoted = f"such a key can stand in a file only, as '{part}' with quotes"
-            raise _refused(argument, message, f"write a name such as row_{part}" if row else quoted)
+            inside = len(parts) > 2 and parts[0] in _ROWS and part != parts[1] and "when" not in parts
+            hint = f"such a key can stand in a file only, as '{part}' with quotes"
+            hint = "write a key that a row has, such as cuda or kernel" if inside else hint
+            raise _refused(argument, message, f"write a name such as row_{part}" if row else hint)
     return parts
 
 
@@ -309,14 +288,15 @@ def _reads(text: str) -> bool:
 
 def _same_as_yaml(argument: str, key: str, text: str, found: Any) -> None:
     """Refuse what a file would read as another value than the command line does."""
+    whole = text if isinstance(found, dict | list) else ""
     for value in _texts(found):
-        plain = not isinstance(found, str) and f"'{value}'" not in text and f'"{value}"' not in text
-        if plain or (value == text and text[:1] not in ("'", '"')):
-            _differs(argument, key, value, value, inside=not isinstance(found, str))
-    if isinstance(found, dict | list) and not argument.startswith("++"):  # a sweep says `inf` for 61e9540
+        bare = text[:1] not in ("'", '"') and value == text
+        if bare or (whole and value in _bare(value).findall(whole)):
+            _differs(argument, key, value, value, whole)
+    if whole and not argument.startswith("++"):  # a sweep says `inf` for 61e9540
         for token in _TOKEN.findall(_IN_QUOTES.sub("", text)):
             if _reads(token) and not isinstance(typed := read(f"k={token}").value(), str):
-                _differs(argument, key, token, typed)
+                _differs(argument, key, token, typed, whole)
     if isinstance(found, float | bool) or (found is None and text):
         _differs(argument, key, text, found)
 
@@ -332,24 +312,46 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(child)
 
 
-def _differs(argument: str, key: str, text: str, found: Any, *, inside: bool = False) -> None:
+def _differs(argument: str, key: str, text: str, found: Any, whole: str = "") -> None:
+    """Refuse a text, by itself or inside the `whole` of a list or map, that is typed otherwise in a file."""
     try:
-        other = scalar(text, inside=inside)
+        other = scalar(text, inside=bool(whole))
     except ValueError:
         return  # a file needs quotes there and gives the same text with them
+    if key.startswith(_BOUNDS) and not (_finite(other) and _finite(found)):
+        return  # no bound is endless, however it is spelled: the schema says what it is
     if text and (type(other), repr(other)) != (type(found), repr(found)):
-        if isinstance(other, bool) and key.endswith(".version") and not inside:
+        if isinstance(other, bool) and key.endswith(".version") and not whole:
             message = f"{text} is a text on the command line and {str(other).lower()} in a file, expected {_VERSION}"
             raise _refused(argument, message, f"write {key}=3")
         here = "a text" if isinstance(found, str) else repr(found)
         there = f"the text {other!r}" if isinstance(other, str) else "a map" if other == {} else repr(other)
-        quoted = text.replace("'", "\\'")
         message = f"{text} is {here} on the command line, in a file it would be {there}"
-        refers = _refers(key) and text == argument.partition("=")[2].strip()
-        if refers and other is False:
+        if whole:
+            line = f"{key}={_with_quotes(whole, text)}".replace('"', '\\"')
+            raise _refused(argument, message, f'write "{line}"')
+        refers = _refers(key)
+        if refers and (other is False or found is None):
             raise _refused(argument, message, f"write {key}=null")
-        meant = "" if refers or key.rpartition(".")[2] in _TEXTS else _meant(key, other)
-        raise _refused(argument, message, f"{'for the text ' * bool(meant)}write {key}=\"'{quoted}'\"{meant}")
+        if refers and not isinstance(other, str):
+            raise _refused(argument, message, f"name a kernel, as in {key}=org/repo@v1:Name")
+        meant = "" if refers or key.rpartition(".")[2] in _TEXTS else _meant(key, other if found == text else found)
+        escaped = text.replace("'", "\\'")
+        raise _refused(argument, message, f"{'for the text ' * bool(meant)}write {key}=\"'{escaped}'\"{meant}")
+
+
+def _finite(value: Any) -> bool:
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+def _with_quotes(whole: str, text: str) -> str:
+    """Return a list or map in which a text stands in quotes wherever it is a value without them."""
+    return _bare(text).sub(lambda found: quoted(text) if found[0] == text else found[0], whole)
+
+
+def _bare(text: str) -> re.Pattern[str]:
+    """Return what finds a text where it is a value of a list or map, and all that stands in quotes."""
+    return re.compile(rf"(?:{_QUOTED})|(?<![^\[{{,\s]){re.escape(text)}(?![^\]}},\s])")
 
 
 def _refers(key: str) -> bool:
@@ -361,9 +363,12 @@ def _refers(key: str) -> bool:
 
 
 def _meant(key: str, other: Any) -> str:
+    """Return how to say what a text is not, where both a file and the command line read it so."""
     if isinstance(other, bool):
         return f", for the other {key}={str(other).lower()}"
-    return f", for the number {key}={other!r}" if isinstance(other, int | float) else ""
+    if isinstance(other, float) and math.isinf(other):
+        return f", for the number {key}={'-' * (other < 0)}1e999"
+    return f", for the number {key}={other!r}" if isinstance(other, int | float) and other == other else ""
 
 
 def _checked(argument: str, line: str) -> str:

@@ -264,6 +264,9 @@ class _Growth:
             if kind == "a number" and (*self.place.prefix, *path) in _ROWS:  # quotes would not make it a row's name
                 expected = "a layer or function name that starts with a letter"
                 hint = f"write a name such as row_{re.sub(r'[^0-9A-Za-z_]', '_', key.value)}"
+            whole = (*self.place.prefix, *path)
+            if len(whole) > 1 and whole[:1] in _ROWS and "when" not in whole:  # nor has a row such a key
+                hint = "write a key that a row has, such as cuda or kernel"
             message = f"the key {key.value} is {kind} in YAML, expected {expected}"
             self.place.fault((*path, key.value), key.start_mark, message, hint)
         return str(key.value)

@@ -186,12 +186,14 @@ def _how_pinned(ref: KernelRef, pin: Pin, kernel: Kernel) -> str:
 
 
 def _verdicts(pin: Pin, kernel: Kernel, target: Target) -> dict[str, str]:
-    """Return what there is to say of each build of the chosen release."""
+    """Return what there is to say of each build of the chosen release; each that fits names the next better one."""
     release = next((release for release in pin.releases if release.commit == kernel.commit), Release())
-    named = {build.name: build for build in release.builds if build.name}
+    named = {build.name: build.refusal(target) for build in release.builds if build.name}
+    fitting = [build.name for build in release.ranked(target)]
+    before = dict(zip(fitting[1:], fitting, strict=False))
     return {
-        name: "chosen" if name == kernel.variant else build.refusal(target) or f"fits, {kernel.variant} goes before"
-        for name, build in sorted(named.items())
+        name: refusal or (f"fits, {before[name]} goes before" if name in before else "chosen")
+        for name, refusal in sorted(named.items())
     }
 
 

@@ -174,7 +174,7 @@ class Reader:
         elif ref == INHERITED and path[0] not in _INHERITING:
             row = spell(path[:2])
             message = f"'inherited' stands where nothing is inherited: {path[0]} has no default rows"
-            self.fault(place, message, f"write ~{row} to take the row out, or {row}=null for off")
+            self.fault(place, message, f"leave it out, or write {row}=null for off")
         return Candidate(
             ref=ref,
             conditions=conditions,

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from jsonschema import Draft202012Validator
 from jsonschema.validators import extend
 
-from kerncfg.compiler.assign import near
+from kerncfg.compiler.assign import fault, near
 from kerncfg.compiler.tree import KeyPath, Origins, spell
 from kerncfg.errors import ConfigError, Issue
 from kerncfg.locations import schemas
@@ -25,7 +27,7 @@ Finding = tuple[KeyPath, str, Issue]  # where a fault is, which rule it breaks, 
 
 _ENDING = ".schema.json"
 _KINDS = {"string": "text", "object": "a map", "array": "a list", "boolean": "true or false", "null": "null"}
-_KINDS |= {"integer": "a whole number", "number": "a number"}
+_KINDS |= {"integer": "a whole number", "number": "a finite number"}
 _BOUNDS = {"minimum": "at least", "exclusiveMinimum": "more than", "maximum": "at most"}
 _KIND: Mapping[type, str] = {dict: "map", list: "list"}
 _YES = {"true", "yes", "on", "y", "1"}
@@ -33,6 +35,12 @@ _TARGET = "`_target_` is refused: kerncfg never builds objects from a configurat
 _OF_MODEL = "for a model of your own write model=\"{factory: 'python:package.module:function'}\""
 _OF_KERNEL = "name a kernel, as in kernel: python:package.module:Name"
 _ROWS = ("kernels", "inherited", "fusions", "attention")
+_REFERENCES = (
+    "a reference such as org/repo@v1:Name",
+    "text, null, a map, or a list in order of preference",
+    "text or a map",
+    "sdpa, eager, flash_attention_2 or a reference such as org/repo@v1",
+)
 _INSTEAD = {**dict.fromkeys(_ROWS, _OF_KERNEL), "model": _OF_MODEL}
 _DEFAULTS = "a defaults list belongs at the top of a file"
 _MISSING = "`???` stands where a value is due"
@@ -76,6 +84,13 @@ class _Places:
 
     def issue(self, path: KeyPath, message: str, hint: str | None, *, key: bool = False) -> Issue:
         return self.origins.issue((*self.prefix, *path), message, hint=hint, key=key)
+
+    def lacks(self, path: KeyPath, key: str, cure: str | None) -> Issue:
+        """Say that a key is missing: in the map, or because an override took it out."""
+        name = self.spelled((*path, key))
+        if argument := self.origins.taken.get((*self.prefix, *path, key)):
+            return fault(argument, f"`{key}` is missing", f"leave {argument} out, or write {name}=VALUE")
+        return self.issue(path, f"`{key}` is missing", cure or f"say {name}=VALUE")
 
     def typed(self, path: KeyPath) -> bool:
         """Say whether a value was said by an override."""
@@ -127,7 +142,16 @@ def _all_of(validator: Any, parts: Any, value: Any, rule: Any) -> Iterator[Valid
             yield from validator.descend(value, part["then"], schema_path=index)
 
 
-_Validator: Any = extend(Draft202012Validator, {"if": _if, "allOf": _all_of})  # type: ignore[no-untyped-call]
+def _finite(checker: Any, value: Any) -> bool:
+    """The type `number`: infinity and not-a-number are none, in JSON and as a bound alike."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
+
+
+_Validator: Any = extend(  # type: ignore[no-untyped-call]
+    Draft202012Validator,
+    {"if": _if, "allOf": _all_of},
+    type_checker=Draft202012Validator.TYPE_CHECKER.redefine("number", _finite),
+)
 
 
 @functools.cache
@@ -255,8 +279,7 @@ def _sentences(error: ValidationError, places: _Places) -> Iterator[tuple[KeyPat
         case "required":
             for key in asked:
                 if key not in value:
-                    hint = cure or f"say {places.spelled((*path, key))}=VALUE"
-                    yield path, f"required {key}", places.issue(path, f"`{key}` is missing", hint)
+                    yield path, f"required {key}", places.lacks(path, key, cure)
         case "type":
             yield path, "type", _mistyped(places, path, value, rule)
         case "enum" | "const":
@@ -275,11 +298,18 @@ def _sentences(error: ValidationError, places: _Places) -> Iterator[tuple[KeyPat
         case "not":
             both = " and ".join(asked["required"])
             hint = cure and _of_two(places, path, value, asked["required"], cure)
-            yield path, "not", places.issue(path, f"found both {both}, expected one of them", hint)
+            yield path, "not", _clash(places, path, asked["required"], f"found both {both}, expected one of them", hint)
         case _:
             wanted = rule.get("expected", "another form")
             hint = cure or _compared(places, path, value, wanted) or f"write {wanted}"
             yield path, "form", places.issue(path, f"found {found}, expected {wanted}", hint)
+
+
+def _clash(places: _Places, path: KeyPath, both: list[str], message: str, hint: str | None) -> Issue:
+    """Say that two keys stand in one map: where an override said one of them, which is the one to mend."""
+    typed = [(*path, key) for key in both if places.typed((*path, key))]
+    issue = places.issue(typed[-1] if typed else path, message, hint)
+    return replace(issue, path=places.spelled(path))
 
 
 def _of_two(places: _Places, path: KeyPath, value: Any, both: list[str], cure: str) -> str:
@@ -299,6 +329,8 @@ def _mistyped(places: _Places, path: KeyPath, value: Any, rule: Mapping[str, Any
         reads = "" if isinstance(value, bool) or words == json.dumps(value) else f" ({value!r})"
         where = "" if places.typed(path) else " in YAML"
         hint = _compared(places, path, value, wanted)
+        if not hint and wanted in _REFERENCES and value is not False:
+            hint = f"name a kernel, as in {places.line(path, 'org/repo@v1:Name').removeprefix('write ')}"
         if not hint and value is False and "null" in allowed:
             row = (*places.prefix, *path)[:-1] in ((), *((node,) for node in _ROWS))
             off = "" if places.typed(path) else f"to switch {'the row' if row else 'it'} off "

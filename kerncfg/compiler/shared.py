@@ -36,6 +36,7 @@ __all__ = [
     "pinned",
     "prefix_of",
     "remember",
+    "unpackaged",
 ]
 
 SCHEME = "hf"
@@ -153,6 +154,14 @@ class HubGroups(ConfigSource):
             if path.startswith(inside) and results_filter in (None, kind):
                 found.add(name if below else name.removesuffix(".yaml"))
         return sorted(found)
+
+
+def unpackaged(header: Mapping[str, str | None], place: Place) -> Issue | None:
+    """Return the fault of an experiment whose keys would come to stand below `experiment`, where nothing reads them."""
+    if header.get("package") is not None:
+        return None
+    message = "the keys of an experiment would stand below `experiment`, expected `# @package _global_` above them"
+    return Issue(message=message, file=place.name, line=1, hint="write `# @package _global_` as the first line")
 
 
 def prefix_of(path: str, header: Mapping[str, str | None]) -> KeyPath:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from kerncfg.documents.config import Origin
 from kerncfg.errors import Issue
 
-__all__ = ["Fault", "KeyPath", "Node", "Origins", "grow", "leaves", "merge", "spell"]
+__all__ = ["LISTED", "Fault", "KeyPath", "Node", "Origins", "grow", "lacking", "leaves", "merge", "spell"]
 
 KeyPath = tuple[str | int, ...]
 Fault = tuple[KeyPath, Issue]  # what is wrong, and the part of the document that cannot be judged because of it
+LISTED = "defaults"  # the end of such a part where only files are left out: what others say there can be judged
 
 
 @dataclass(slots=True)
@@ -39,13 +40,14 @@ class Origins:
 
     `lost` holds what a map took the place of: the path, and the origin of the text or list that stood there. `shared`
     holds the addresses of the Hub that were on the search path, each with its commit; `notes` what is to be told of
-    them.
+    them; `taken` the paths that an override took out, each with the override.
     """
 
     root: Node
     lost: tuple[tuple[KeyPath, Origin], ...] = ()
     shared: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
+    taken: Mapping[KeyPath, str] = field(default_factory=dict)
 
     def at(self, path: KeyPath) -> Origin | None:
         """Return the origin of the value at a path, else of its nearest ancestor."""
@@ -115,6 +117,11 @@ def grow(value: Any, origin: Origin) -> Node:
     if isinstance(value, list | tuple):
         return Node([grow(child, origin) for child in value], origin, origin)
     return Node(value, origin, origin)
+
+
+def lacking(faults: Iterable[Fault]) -> dict[KeyPath, Issue]:
+    """Return the parts of a document of which a file that is left out would have said more, each with the reason."""
+    return {part[:-1]: issue for part, issue in faults if part[-1:] == (LISTED,)}
 
 
 def leaves(node: Node, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Node]]:

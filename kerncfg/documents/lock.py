@@ -26,7 +26,7 @@ __all__ = ["SCHEMA", "Build", "File", "Lock", "Pin", "Release", "digest_of"]
 
 SCHEMA = 1
 
-_EDITED = "the file was edited; make it again with `kerncfg lock`"
+_EDITED = "the file was edited; move it away and make it again with `kerncfg lock`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -132,6 +132,10 @@ class Release:
     repository: str | None = None
     builds: tuple[Build, ...] = ()
 
+    def ranked(self, target: Target) -> list[Build]:
+        """Return the builds that can run on the target, the best first, in whatever order they stand."""
+        return sorted((build for build in self.builds if build.refusal(target) is None), key=_rank, reverse=True)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the release as plain data."""
         return {
@@ -179,9 +183,8 @@ class Pin:
     def choose(self, target: Target) -> tuple[Release, Build] | None:
         """Return the best build of the first release that has one for the target, in whatever order they stand."""
         for release in self.releases:
-            fitting = [build for build in release.builds if build.refusal(target) is None]
-            if fitting:
-                return release, max(fitting, key=_rank)
+            if fitting := release.ranked(target):
+                return release, fitting[0]
         return None
 
     def to_dict(self) -> dict[str, Any]:
@@ -242,7 +245,7 @@ class Lock:
         if data.get("schema") != SCHEMA:
             raise LockError(
                 f"the lock has format {data.get('schema')!r}, this kerncfg reads {SCHEMA}",
-                hint="make it again with `kerncfg lock`, or use the version of kerncfg that wrote it",
+                hint="move it away and make it again with `kerncfg lock`, or use the version of kerncfg that wrote it",
             )
         pins = [Pin.from_dict(ref, said) for ref, said in data["pins"].items()]
         return cls(pins={pin.ref: pin for pin in pins})

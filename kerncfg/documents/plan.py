@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -45,7 +45,8 @@ class Plan:
     `trust` is the consent of whoever made the plan here; it is never written to a file, so a plan from a file
     carries none. `strict`, `deterministic` and `seed` are the policy's, `notes` says what was ignored on the way, and
     `searchpath` which places on the Hub were read for it, each with its commit. `endpoint` is the Hub that was to be
-    asked, for information: no digest has it, and a plan is fetched from the Hub of whoever fetches.
+    asked and `cache` the folder of its files on the machine that planned, for information: no digest has them, and a
+    plan is fetched from the Hub, into the cache, of whoever fetches.
     """
 
     target: Target
@@ -54,6 +55,7 @@ class Plan:
     deterministic: bool = False
     seed: int | None = None
     endpoint: str | None = field(default=None, compare=False)
+    cache: str | None = field(default=None, compare=False)
     notes: tuple[str, ...] = ()
     searchpath: Mapping[str, str] = field(default_factory=dict, compare=False)
     trust: Trust = field(default_factory=Trust, compare=False, repr=False)
@@ -92,9 +94,15 @@ class Plan:
         return table.markup(self.digest, self.target, self.steps, self.told())
 
     def told(self) -> tuple[str, ...]:
-        """Return the notes, and a line for each place on the Hub that was read."""
+        """Return the notes, a line for each place on the Hub that was read, and where its kernels were looked up."""
         places = (f"{address} is at commit {commit[:12]}" for address, commit in sorted(self.searchpath.items()))
-        return (*self.notes, *places)
+        return (*self.notes, *places, *self._looked_up(self.steps))
+
+    def _looked_up(self, steps: Iterable[Step]) -> Iterator[str]:
+        """Yield the Hub and the cache that kernels of these steps are of, if some are."""
+        of_hub = any(kernel.reference.scheme == "hub" for step in steps for kernel in step.kernels())
+        if of_hub and self.endpoint and self.cache:
+            yield f"kernels of the Hub were looked up at {self.endpoint}, with the cache {self.cache}"
 
     def explain(self, name: str) -> Explanation:
         """Return what one name runs in every mode, and why none of the others.
@@ -102,7 +110,8 @@ class Plan:
         Raises:
             ConfigError: No row has that name, and the hint holds the nearest ones; or rows of several nodes have it.
         """
-        return explain(name, self.steps, self.target, self.notes)
+        found = explain(name, self.steps, self.target, self.notes)
+        return replace(found, notes=(*found.notes, *self._looked_up([found.step])))
 
     def diff(self, other: Plan) -> Difference:
         """Return how another plan differs from this one in what it does; it is false if the digests are the same."""
@@ -129,6 +138,7 @@ class Plan:
             "deterministic": self.deterministic,
             "seed": self.seed,
             "endpoint": self.endpoint,
+            "cache": self.cache,
             "notes": list(self.notes),
             "searchpath": dict(self.searchpath),
             "steps": [step.to_dict() for step in self.steps],
@@ -182,6 +192,7 @@ class Plan:
             deterministic=data.get("deterministic", False),
             seed=data.get("seed"),
             endpoint=data.get("endpoint"),
+            cache=data.get("cache"),
             notes=tuple(data["notes"]),
             searchpath=data.get("searchpath", {}),
         )

@@ -78,7 +78,8 @@ class KernelRef:
         if text in ATTENTION:
             if attention:
                 return cls(scheme="attention", name=text)
-            raise _refused(text, "this is an attention, which has rows of its own", f"write attention.default={text}")
+            hint = f"take the row out, and write attention.default={text}"
+            raise _refused(text, "this is an attention, which has rows of its own", hint)
         if "://" in text or text.startswith("www."):
             found = _ADDRESS.match(text)
             repository = found[1] if found else "org/repo"

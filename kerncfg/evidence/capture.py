@@ -13,7 +13,7 @@ import torch
 
 from kerncfg.applier.adapters.torch import compiled
 from kerncfg.errors import ApplyError
-from kerncfg.evidence.contents import FOREIGN, Opaque, Shell, cloned, contents, copied, one_line, shape_of, tensors_of
+from kerncfg.evidence.contents import Opaque, Shell, cloned, contents, copied, foreign, one_line, shape_of, tensors_of
 from kerncfg.evidence.keeping import undisturbed
 from kerncfg.evidence.listening import Listening, blanked, given, likeness_of, live_rows, moved, padded
 
@@ -182,7 +182,8 @@ def _masks(bindings: Bindings, inputs: Mapping[str, Any], listening: Listening) 
             watched = bindings.watched(listening.again(), own=False)
             with undisturbed(model), watched, torch.set_grad_enabled(grad), _uncompiled(model):
                 model(**cloned(dict(inputs)))
-        except FOREIGN as error:
+        except BaseException as error:
+            foreign(error)
             fault = fault or f"the model raised with the masks of its kernel: {one_line(error)}"
         else:
             return None
@@ -213,7 +214,8 @@ def _run(model: nn.Module, inputs: Mapping[str, Any]) -> None:
     try:
         with _uncompiled(model):
             model(**cloned(dict(inputs)))
-    except Exception as error:
+    except BaseException as error:
+        foreign(error)
         given = ", ".join(inputs) or "nothing"
         message = f"the model's own forward raised {one_line(error)}"
         raise ApplyError(message, hint=f"it was called with {given}; check what its inputs should be") from error

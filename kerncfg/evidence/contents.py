@@ -19,7 +19,6 @@ import torch
 from torch import nn
 
 __all__ = [
-    "FOREIGN",
     "UNSEEN",
     "Opaque",
     "Shell",
@@ -29,15 +28,13 @@ __all__ = [
     "copied",
     "dense",
     "equal",
+    "foreign",
     "one_line",
     "same",
     "settled",
     "shape_of",
     "tensors_of",
 ]
-
-# What foreign code may raise and a run survives: all but a person's Ctrl-C and what is made of it.
-FOREIGN = (Exception, SystemExit, GeneratorExit)
 
 # Objects that hold a program rather than data: never looked into, and never copied.
 UNSEEN = (nn.Module, ModuleType, type, FunctionType, BuiltinFunctionType, MethodType)
@@ -125,7 +122,8 @@ def copied(
             memo[id(item)] = item
     try:
         return copy.deepcopy(value, dict(memo)), ()
-    except FOREIGN:
+    except BaseException as error:
+        foreign(error)
         return _in_pieces(value, walked, memo)
 
 
@@ -138,7 +136,8 @@ def _in_pieces(
         if id(item) not in memo:
             try:
                 copy.deepcopy(item, dict(memo))
-            except FOREIGN:
+            except BaseException as error:
+                foreign(error)
                 memo[id(item)] = item
                 shared.append((place, a_kind(type(item))))
     return copy.deepcopy(value, memo), tuple(reversed(shared))
@@ -159,7 +158,11 @@ def same(one: torch.Tensor, other: torch.Tensor) -> bool:
     first, second = dense(one.detach()), dense(other.detach())
     if first is None or second is None:
         return first is second
-    return first.shape == second.shape and bool(((first == second) | (first.isnan() & second.isnan())).all())
+    if first.shape != second.shape:
+        return False
+    if first.dtype != torch.complex32 and torch.equal(first, second):  # quicker, and nearly always the answer
+        return True
+    return bool(((first == second) | (first.isnan() & second.isnan())).all())
 
 
 def dense(tensor: torch.Tensor) -> torch.Tensor | None:
@@ -181,9 +184,19 @@ def shape_of(tensor: torch.Tensor) -> str:
     return "x".join(map(str, tensor.shape)) or "scalar"
 
 
+def foreign(error: BaseException) -> None:
+    """Raise a person's Ctrl-C again; whatever else foreign code raises, a run survives."""
+    if isinstance(error, KeyboardInterrupt):
+        raise error
+
+
 def one_line(error: BaseException) -> str:
     """Return an exception's type and the first line of its text, shortened if it is very long."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    try:
+        said = str(error)
+    except Exception as another:  # the text is foreign code, too
+        said = f"its text cannot be had: {type(another).__name__}"
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
     text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 

@@ -106,8 +106,7 @@ def keep_verdicts(
     judged = []
     for name, kernel in _running(bindings):
         rows = [row for row in found.rows if (row.name, row.kernel) == (name, str(kernel.reference))]
-        parts = [part for row in rows for part in (row, row.backward) if part is not None]
-        known = [part.repeatable for part in parts if part.repeatable is not None]
+        known = [row.steady for row in rows if row.steady is not None]
         reason = failures.get((name, str(kernel.reference)))
         judged.append(
             Judged(

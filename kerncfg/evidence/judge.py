@@ -45,7 +45,7 @@ from typing import Any, Self
 
 import torch
 
-from kerncfg.evidence.contents import FOREIGN, dense, one_line
+from kerncfg.evidence.contents import dense, foreign, one_line
 
 __all__ = ["Difference", "Limits", "judge", "judge_rows", "number", "relative_error"]
 
@@ -153,7 +153,8 @@ def judge(
         if o is None or k is None:
             return Difference(reasons=(f"{what}: the original's is on the meta device, and cannot be compared",))
         return _judged(what, o, k, r, thresholds, dtype or original.dtype)
-    except FOREIGN as error:  # types of tensors that we know nothing of
+    except BaseException as error:  # types of tensors that we know nothing of
+        foreign(error)
         return Difference(reasons=(f"{what}: cannot be compared: {one_line(error)}",))
 
 

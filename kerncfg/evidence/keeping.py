@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import random
+import sys
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from types import MethodType
 from typing import Any
 
@@ -257,6 +260,35 @@ def undisturbed(model: nn.Module, parts: Iterable[nn.Module] = ()) -> Iterator[C
             memory.restore()
 
 
+def _folder() -> str | None:
+    """Return the working directory, or `None` where it was removed."""
+    try:
+        return str(Path.cwd())
+    except OSError:
+        return None
+
+
+def _products() -> str | None:
+    """Return how precise products in float32 are, or `None` where newer switches say so for each kind of product."""
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        return None
+
+
+def _if_known(write: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else write(value)
+
+
+def _autocast() -> dict[str, bool]:
+    return {kind: torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")}
+
+
+def _set_autocast(value: Mapping[str, bool]) -> None:
+    for kind, enabled in value.items():
+        torch.set_autocast_enabled(kind, enabled)
+
+
 # Read and written by these names: what one call switches for the whole process.
 _FLAGS: Mapping[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "the default dtype": (torch.get_default_dtype, torch.set_default_dtype),
@@ -267,6 +299,9 @@ _FLAGS: Mapping[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "gradient mode": (torch.is_grad_enabled, torch.set_grad_enabled),
     "deterministic algorithms": (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
     "the number of threads": (torch.get_num_threads, torch.set_num_threads),
+    "the working directory": (_folder, _if_known(os.chdir)),
+    "the precision of float32 products": (_products, _if_known(torch.set_float32_matmul_precision)),
+    "autocast": (_autocast, _set_autocast),
     "cudnn.benchmark": (
         lambda: torch.backends.cudnn.benchmark,
         lambda value: setattr(torch.backends.cudnn, "benchmark", value),
@@ -287,9 +322,11 @@ class Process:
     states: tuple[Any, ...] = ()
 
     def seed(self, seed: int) -> None:
-        """Seed every source of random numbers that PyTorch and Python have."""
+        """Seed every source of random numbers that PyTorch, Python and NumPy have."""
         torch.manual_seed(seed)
         random.seed(seed)
+        if (numpy := sys.modules.get("numpy")) is not None:
+            numpy.random.seed(seed)
         self.seeded, self.states = seed, _random_states()
 
     def changes(self) -> list[str]:
@@ -307,12 +344,16 @@ class Process:
 
 @contextmanager
 def process_kept() -> Iterator[Process]:
-    """Put the process's switches and Python's random state back on the way out."""
+    """Put the process's switches and the random state of Python and NumPy back on the way out."""
     before, state = {name: read() for name, (read, _) in _FLAGS.items()}, random.getstate()
+    numpy = sys.modules.get("numpy")
+    drawn = numpy and numpy.random.get_state()
     try:
         yield Process(before)
     finally:
         random.setstate(state)
+        if numpy is not None:
+            numpy.random.set_state(drawn)
         for name, (read, write) in _FLAGS.items():
             if read() != before[name]:
                 write(before[name])
@@ -320,6 +361,9 @@ def process_kept() -> Iterator[Process]:
 
 def _random_states() -> tuple[Any, ...]:
     found: list[Any] = [random.getstate(), torch.get_rng_state()]
+    if (numpy := sys.modules.get("numpy")) is not None:
+        _, keys, *rest = numpy.random.get_state()
+        found += [keys.tobytes(), rest]
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         found.append(torch.cuda.get_rng_state())
     return tuple(found)

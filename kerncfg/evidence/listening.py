@@ -22,7 +22,17 @@ if TYPE_CHECKING:
 
     from kerncfg.applier.apply import Binding, Bindings
 
-__all__ = ["Listening", "blanked", "given", "likeness_of", "live_rows", "moved", "nothing_of_padding", "padded"]
+__all__ = [
+    "Listening",
+    "attention_mask",
+    "blanked",
+    "given",
+    "likeness_of",
+    "live_rows",
+    "moved",
+    "nothing_of_padding",
+    "padded",
+]
 
 _TENSORS = 3  # query, key and value; the mask comes next
 _NAMES: tuple[str, ...] = ("query", "key", "value")
@@ -115,14 +125,15 @@ def live_rows(own: Call, masked: Call) -> torch.Tensor | None:
     if not isinstance(query, torch.Tensor) or query.dim() != 4:
         return None
     length = query.shape[2]
-    found = [rows for call in (own, masked) if (rows := _rows(_mask_of(call), length)) is not None]
+    found = [rows for call in (own, masked) if (rows := _rows(attention_mask(call), length)) is not None]
     live = torch.ones(query.shape[0], length, dtype=torch.bool, device=query.device)
     for rows in found:
         live = live & rows
     return None if live.all() else live
 
 
-def _mask_of(call: Call) -> Any:
+def attention_mask(call: Call) -> Any:
+    """Return the mask that a call of attention was given, of whatever kind."""
     args, kwargs = call
     return args[_TENSORS] if len(args) > _TENSORS else kwargs.get(_MASK)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Self
 
 from kerncfg.evidence.timed import Generation, Measurement, Spoken, TimedModel, TimedRow, Timing
-from kerncfg.evidence.wording import SCHEMA, path_of, plain, share, short, table, told, values, word
+from kerncfg.evidence.wording import SCHEMA, UNSTEADY, path_of, plain, share, short, table, told, values, word
 
 if TYPE_CHECKING:
     from kerncfg.evidence.judge import Difference
@@ -83,6 +83,20 @@ class Row(Check):
     hazards: tuple[str, ...]
     backward: Check | None
     backward_reason: str | None
+
+    @property
+    def steady(self) -> bool | None:
+        """Whether it gave the same bits when it was run again; `None` where the original does not do so either."""
+        if any(hazard in UNSTEADY for hazard in self.hazards):
+            return False
+        known = [part.repeatable for part in (self, self.backward) if part and part.repeatable is not None]
+        return True if known and all(known) else None
+
+    @property
+    def chancy(self) -> bool:
+        """Whether it gave other bits when it was run again, as the original does, too."""
+        parts = (self, self.backward)
+        return self.steady is None and any(part.repeatable is False for part in parts if part)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,8 +243,8 @@ def _words(row: Row) -> Iterator[str]:
         backward = None
     yield from filter(None, (row.reason, backward))
     yield from (f"hazard: {hazard}" for hazard in row.hazards)
-    if row.repeatable is False or (row.backward and row.backward.repeatable is False):
-        yield "not repeatable: two runs on the same inputs gave different bits"
+    if row.chancy:
+        yield "not repeatable, as the original: two runs on the same inputs gave different bits"
     if row.reference != "float64":
         yield row.reference
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import torch
 
-from kerncfg.evidence.contents import FOREIGN, one_line
+from kerncfg.evidence.contents import foreign, one_line
 from kerncfg.evidence.rows import Timing
 
 __all__ = ["BLOCKS", "Call", "Contest", "rounds"]
@@ -75,7 +75,8 @@ class Contest:
             once = any(call.used_up for call in pair)
             repeats = 1 if once else max(1, int(min(_READING / max(costs), self._seconds / _PAIRS / sum(costs))))
             self._blocks.append(_readings(pair, repeats, self._device, seconds))
-        except FOREIGN as error:  # foreign code; a kernel that raises fails its row, not the run
+        except BaseException as error:  # a kernel that raises fails its row, not the run
+            foreign(error)
             self.reason = f"raised {one_line(error)}"
 
     def timing(self) -> Timing:

@@ -10,7 +10,7 @@ import torch
 
 from kerncfg.evidence.capture import input_contents
 from kerncfg.evidence.compare import changed
-from kerncfg.evidence.contents import FOREIGN, contents, copied, one_line, same, settled
+from kerncfg.evidence.contents import contents, copied, foreign, one_line, same, settled
 from kerncfg.evidence.keeping import Change, Memory, process_kept
 from kerncfg.evidence.widen import Wide, own_copy, widened
 
@@ -80,7 +80,8 @@ def attempt(
                     trial.upstream = _drawn(outputs) if upstream is None else upstream
                     _backward(trial, outputs, module, _named(args, kwargs, leaves))
                     trial.hazards += _late(trial, sample, args, kwargs)
-            except FOREIGN as error:  # whatever foreign code raises is a finding, not an end
+            except BaseException as error:  # a finding, not an end
+                foreign(error)
                 trial.fault = f"raised {one_line(error)}"
             trial.process = process.changes()
         trial.module = memory.changes()
@@ -96,7 +97,8 @@ def in_float64(
     try:
         module = own_copy(sample.binding.whole).train(training)
         args, kwargs = widened((sample.args, dict(sample.kwargs)))
-    except FOREIGN as error:  # a module that cannot be copied is verified without a reference
+    except BaseException as error:  # a module that cannot be copied is verified without a reference
+        foreign(error)
         return Trial(fault=f"no copy of it can be made: {one_line(error)}")
     wide = replace(sample, args=args, kwargs=kwargs)
     given = {place: gradient.double() for place, gradient in upstream.items()}

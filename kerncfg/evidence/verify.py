@@ -16,6 +16,7 @@ from kerncfg.evidence.keeping import described, undisturbed
 from kerncfg.evidence.rows import Check, Row, Verification, Whole
 from kerncfg.evidence.trial import Trial, attempt, in_float64
 from kerncfg.evidence.whole import MOVED, failed, whole
+from kerncfg.evidence.wording import UNSTEADY
 
 if TYPE_CHECKING:
     from kerncfg.applier.apply import Bindings
@@ -36,7 +37,8 @@ def verify(bindings: Bindings, inputs: Mapping[str, Any], policy: Mapping[str, A
     forward. A kernel that serves training runs its backward too, from a random gradient. Original and kernel
     get clones of the same inputs, the same weights and the same random state, twice with different ones.
     `policy` is the node `policy.verify`; `judge` says how its thresholds are used. A kernel that raises, or that
-    changes what the original leaves alone (its inputs, the module, the process), fails its row. The model and the
+    changes what the original leaves alone (its inputs, the module, the process), fails its row. So does one that is
+    less repeatable than the original where the plan is deterministic; elsewhere that is a hazard. The model and the
     inputs are left exactly as they were, but for inputs that refuse to be copied, which are noted.
     """
     if not bindings.sites:
@@ -52,6 +54,8 @@ def verify(bindings: Bindings, inputs: Mapping[str, Any], policy: Mapping[str, A
                 for place, sample in enumerate(captured.samples):
                     if kernel := sample.binding.kernels.get(mode):
                         findings.setdefault((place, kernel), []).extend(_compared_all(sample, mode, thresholds))
+    for finding in (one for found in findings.values() for one in found if bindings.plan.deterministic):
+        _refuse_unsteady(finding)
     notes = [f"{path}: not reached by the run of the model, so not verified" for path in captured.unreached]
     notes += captured.notes
     for place, kernel in [key for key, found in findings.items() if not any(one.called for one in found)]:
@@ -64,12 +68,13 @@ def verify(bindings: Bindings, inputs: Mapping[str, Any], policy: Mapping[str, A
         f"inputs{place}: {kind} cannot be copied, so every run got it as the one before left it"
         for place, kind in copied(dict(inputs))[1]
     ]
+    model = _unrun(captured.samples, findings, modes) or whole(bindings, inputs, modes, thresholds, notes)
     return Verification(
         rows=tuple(
             _row(captured.samples[place], kernel, found, modes)
             for (place, kernel), found in sorted(findings.items(), key=lambda item: item[0][0])
         ),
-        model=_unrun(captured.samples, findings, modes) or whole(bindings, inputs, modes, thresholds),
+        model=model,
         notes=tuple(notes),
     )
 
@@ -144,7 +149,25 @@ def _compared(sample: Sample, mode: Mode, thresholds: Thresholds) -> _Finding:
         ]
         finding.backward = Difference.merged(part for found in parts for part in found)
         finding.backward_repeatable = _alike_parts(kernels[0].gradients, kernels[1].gradients)
+    finding.hazards += _unsteady(finding, owns)
     return finding
+
+
+def _unsteady(finding: _Finding, owns: Sequence[Trial]) -> list[str]:
+    """Return where the kernel is less repeatable than the original."""
+    forward, backward = UNSTEADY
+    found = []
+    if finding.repeatable is False and _alike_parts(owns[0].outputs, owns[1].outputs):
+        found.append(forward)
+    if finding.backward_repeatable is False and _alike_parts(owns[0].gradients, owns[1].gradients):
+        found.append(backward)
+    return found
+
+
+def _refuse_unsteady(finding: _Finding) -> None:
+    """Fail what `policy.deterministic` forbids."""
+    reasons = tuple(f"{words}, and policy.deterministic is on" for words in finding.hazards if words in UNSTEADY)
+    finding.forward = replace(finding.forward, reasons=(*finding.forward.reasons, *reasons))
 
 
 def _fault(own: Trial, kernel: Trial) -> str | None:

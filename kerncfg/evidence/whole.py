@@ -22,10 +22,11 @@ from kerncfg.applier.bind import Edit, Owner, bind, unbind
 from kerncfg.errors import ApplyError
 from kerncfg.evidence.capture import Forgetful, originals
 from kerncfg.evidence.compare import Thresholds, compare, structure
-from kerncfg.evidence.contents import FOREIGN, cloned, contents, equal, one_line, settled
+from kerncfg.evidence.contents import cloned, contents, equal, foreign, one_line, settled
 from kerncfg.evidence.judge import Difference, judge, judge_rows
 from kerncfg.evidence.keeping import process_kept, undisturbed
 from kerncfg.evidence.listening import nothing_of_padding
+from kerncfg.evidence.padding import Padding, may_pad, moved_rows, told, without
 from kerncfg.evidence.rows import Alone, Whole
 from kerncfg.evidence.widen import Wide, own_copy, widened
 
@@ -49,10 +50,17 @@ _MEASURES = ("max_abs", "max_rel", "identical", "within")
 Parts = dict[str, Any]
 
 
-def whole(bindings: Bindings, inputs: Mapping[str, Any], modes: Sequence[Mode], thresholds: Thresholds) -> Whole:
+def whole(
+    bindings: Bindings,
+    inputs: Mapping[str, Any],
+    modes: Sequence[Mode],
+    thresholds: Thresholds,
+    notes: list[str] | None = None,
+) -> Whole:
     """Compare the model's output in each mode that swaps something; return the first that fails, else the first.
 
-    In the mode that is returned every kernel runs alone besides. The model is left as it was before.
+    In the mode that is returned every kernel runs alone besides. The model is left as it was before. `notes` get what
+    is to be said of what was not compared.
     """
     swapping = [mode for mode in modes if any(site.kernels.get(mode) for site in bindings.sites)]
     first: tuple[_Comparison, Whole] | None = None
@@ -60,6 +68,8 @@ def whole(bindings: Bindings, inputs: Mapping[str, Any], modes: Sequence[Mode], 
         for mode in swapping:
             comparison = _Comparison(bindings, inputs, mode, thresholds, again)
             row = comparison.row(first and first[0])
+            if notes is not None:
+                notes += [note for note in comparison.notes if note not in notes]
             if not row.passed:
                 return comparison.apart(row)
             first = first or (comparison, row)
@@ -94,18 +104,47 @@ class _Comparison:
         self._own: Parts | None = None
         self._reference: tuple[str, Parts | None] = ("none", None)
         self._others: list[Parts] = []
+        self._attending = any(site.kind == "attention" for site in bindings.sites)
+        # What of the result is computed from padding, by place; `None` where that could not be found out.
+        self._padding: Mapping[str, torch.Tensor] | None = {}
+        self._disturbed: list[Parts] = []  # the original's result with other padding, where that was run
+        self.notes: tuple[str, ...] = ()
 
     def row(self, before: _Comparison | None) -> Whole:
         try:
             self._own = self._original()
-        except FOREIGN as error:
+        except BaseException as error:
+            foreign(error)
             return failed(self._mode, f"cannot be compared: without kernels it raised {one_line(error)}")
+        if self._attending and may_pad(self._inputs, self._bindings.model):
+            draws = self._draws
+            self._own = self._apart_from_padding(self._own)
+            self._draws = draws
         if before is not None and before._own is not None and not before._draws and _identical(before._own, self._own):
             self._reference = before._reference  # a model that is the same in training has the same reference
         else:
             self._reference = (_RANDOM, None) if self._draws else self._truth()
+        if self.notes and self.notes[0].startswith("none, "):
+            self._reference, self.notes = (self.notes[0], None), self.notes[1:]
         found, passed = self._compared(nullcontext)
         return _row(self._mode, found, reference=self._reference[0] if found.count else "none", passed=passed)
+
+    def _apart_from_padding(self, own: Parts) -> Parts:
+        """Return the original's result without what is computed from padding, which is then left out of every other."""
+        padding = Padding(self._bindings)
+        try:
+            self._run(padding.masks)
+            other = self._run(padding.disturbed)
+        except BaseException as error:
+            foreign(error)
+            self._padding = None
+            return nothing_of_padding(own, self._inputs)
+        if not padding.disturbs:
+            return own
+        self._padding = moved_rows(own, other)
+        self._disturbed = [without(other, self._padding)]  # what moves by less has that much room
+        self.notes = tuple(told(own, self._padding)) if self._padding else ()
+        return without(own, self._padding)
 
     def apart(self, row: Whole) -> Whole:
         """Return the row with what each kernel does by itself, which is the row itself where there is but one."""
@@ -133,7 +172,8 @@ class _Comparison:
             kernel = self._run(around)
         except _TogetherOnly:
             raise
-        except FOREIGN as error:  # foreign code again
+        except BaseException as error:
+            foreign(error)
             return Difference(reasons=(f"raised {one_line(error)}",)), False
         if unlike := structure(own, kernel):
             return Difference(reasons=(unlike,)), False
@@ -142,7 +182,7 @@ class _Comparison:
             return found, found.max_abs is None or math.isfinite(found.max_abs)
         found = self._judged(own, kernel, truth, self._others)
         if not found.passed and not self._others:
-            self._others = [self._run(partial(self._moved, number)) for number in range(MOVED)]
+            self._others = [self._run(partial(self._moved, number)) for number in range(MOVED)] + self._disturbed
             found = self._judged(own, kernel, truth, self._others)
         return found, found.passed
 
@@ -161,7 +201,8 @@ class _Comparison:
     def _original(self) -> Parts:
         try:
             return self._run(partial(originals, self._bindings))
-        except FOREIGN:
+        except BaseException as error:
+            foreign(error)
             if self._grad:
                 raise
             self._grad = True  # a model that differentiates in its own forward cannot run without
@@ -172,7 +213,8 @@ class _Comparison:
         forgetful = Forgetful()
         try:
             return self._result(around, forgetful.hooks() if self._grad else nullcontext())
-        except FOREIGN:
+        except BaseException as error:
+            foreign(error)
             if not forgetful.asked:
                 raise
         return self._result(around, nullcontext())
@@ -192,8 +234,7 @@ class _Comparison:
 
     def _settled(self, result: Any) -> Parts:
         parts = settled(contents(result, "output"))
-        attending = any(site.kind == "attention" for site in self._bindings.sites)
-        return nothing_of_padding(parts, self._inputs) if attending else parts
+        return nothing_of_padding(parts, self._inputs) if self._padding is None else without(parts, self._padding)
 
     def _only(self, name: str, kernel: Kernel) -> ExitStack:
         """Let every site run its own forward, but for those of one row that run one kernel."""
@@ -246,7 +287,8 @@ class _Comparison:
                 process.seed(_SEED)
                 with Wide():  # type: ignore[no-untyped-call]
                     return "float64", self._settled(copy(**given))
-        except FOREIGN as error:
+        except BaseException as error:
+            foreign(error)
             if forgetful.asked:  # it differentiates in its own forward
                 return self._truth(nullcontext())
             return f"none, the model does not run in float64: {one_line(error)}", None

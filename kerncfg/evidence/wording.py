@@ -7,11 +7,17 @@ from typing import Any
 
 from kerncfg.evidence.judge import number
 
-__all__ = ["SCHEMA", "listed", "path_of", "plain", "share", "short", "table", "told", "values", "word"]
+__all__ = ["SCHEMA", "UNSTEADY", "listed", "path_of", "plain", "share", "short", "table", "told", "values", "word"]
 
 _NO_NUMBERS = ("nan", "inf", "-inf")  # what JSON has no number for
 
 SCHEMA = 1  # of the documents of `verify` and `bench`
+
+# Hazards of a kernel that is less repeatable than what it replaces: of its forward, and of its backward.
+UNSTEADY = (
+    "gives other bits when it is run again, which the original does not",
+    "its backward gives other bits when it is run again, which the original's does not",
+)
 
 
 def table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:

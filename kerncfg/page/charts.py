@@ -45,9 +45,15 @@ def ratio_scale(values: Iterable[float]) -> Scale:
     far = max((max(value, 1 / value) for value in values if value > 0), default=1.0)
     reach = next((step for step in _STEPS if step >= far), _STEPS[-1])
     # One mark between 1 and each end, about half way: more would run into each other on a phone.
-    half = min(_MARKS, key=lambda mark: abs(math.log(mark) - math.log(reach) / 2))
+    half = min(_MARKS, key=lambda mark: round(abs(math.log(mark) - math.log(reach) / 2), 6))
     marks = sorted({1.0, reach, 1 / reach, *((half, 1 / half) if reach > _STEPS[0] else ())})
-    return Scale(low=1 / reach, high=reach, ticks=tuple((mark, f"{mark:.3g}{TIMES}") for mark in marks))
+    return Scale(low=1 / reach, high=reach, ticks=tuple((mark, _ratio(mark)) for mark in marks))
+
+
+def _ratio(mark: float) -> str:
+    """Return a ratio in words: 1/8 says what 0.125 does, in less room."""
+    whole = round(1 / mark)
+    return f"1/{whole}{TIMES}" if whole > 1 and math.isclose(whole * mark, 1) else f"{mark:.3g}{TIMES}"
 
 
 def spread_of(speedup: float, spread: float) -> tuple[float, float]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from kerncfg.evidence.wording import listed
 from kerncfg.page.charts import Scale, Strip, chart, dot, line, share
 from kerncfg.page.colours import Colours, swatch
 from kerncfg.page.figures import called, folded, label, noted, number, place, share_of, verdict
@@ -85,13 +86,17 @@ def _removed(found: Verification) -> Markup | None:
 
 def _hazards(found: Verification) -> Markup | None:
     """Return what kernels did besides computing; it fails none of them."""
-    lines = [_fault(row.name, row.kernel, row.path, f"hazard: {said}") for row in found.rows for said in _beside(row)]
+    paths: dict[tuple[str, str, str], list[str]] = {}
+    for row in found.rows:
+        for said in _beside(row):
+            paths.setdefault((row.name, row.kernel, said), []).append(row.path)
+    lines = [_fault(name, kernel, listed(where), f"hazard: {said}") for (name, kernel, said), where in paths.items()]
     return element("ul", lines, class_="hazards", aria_label="Hazards") if lines else None
 
 
 def _beside(row: Row) -> list[str]:
-    unsteady = row.repeatable is False or (row.backward is not None and row.backward.repeatable is False)
-    return [*row.hazards, *(["two runs on the same inputs gave different bits"] if unsteady else [])]
+    said = "two runs on the same inputs gave different bits, as the original's did"
+    return [*row.hazards, *([said] if row.chancy else [])]
 
 
 def _unverified(found: Verification, swapped: Mapping[tuple[str, str], int]) -> Markup | None:
@@ -158,20 +163,25 @@ def _shares(found: Verification, checks: Checks, known: Colours, functions: froz
         Strip(
             label=label(row, way, known, functions),
             drawing=_shared(check.identical or 0.0, check.within),
-            figure=f"{share_of(check.within)} within, {share_of(check.identical)} identical",
+            figure=_in_parts(check),
         )
         for row, check, way in checks
         if check.within is not None
     ]
     whole = found.model
     if whole and whole.within is not None:
-        figure = f"{share_of(whole.within)} within, {share_of(whole.identical)} identical"
         drawing = _shared(whole.identical or 0.0, whole.within)
-        strips.append(Strip(label=f"the model, {whole.mode}", drawing=drawing, figure=figure, strong=True))
+        strips.append(Strip(label=f"the model, {whole.mode}", drawing=drawing, figure=_in_parts(whole), strong=True))
     if not strips:
         return None
     shown = chart(strips, None, label="Shares of values within tolerance")
     return element("figure", element("figcaption", _LEGEND_OF_SHARES), shown)
+
+
+def _in_parts(check: Check | Whole) -> Child:
+    """Return both shares, between which alone a line may end."""
+    parts = f"{share_of(check.within)} within,", f"{share_of(check.identical)} identical"
+    return [element("span", parts[0], class_="part"), " ", element("span", parts[1], class_="part")]
 
 
 def _shared(identical: float, within: float) -> list[Markup]:

@@ -222,7 +222,8 @@ def _notes(outcome: Outcome) -> Markup | None:
     """Return what was ignored or left out on the way."""
     parts = (outcome.plan, outcome.report)
     notes = [note for part in parts if part for note in part.notes]
-    notes += [f"nothing swapped: {row}: {why}" for row, why in (outcome.report.idle if outcome.report else {}).items()]
+    idle = outcome.report.idle if outcome.report else {}
+    notes += [f"nothing swapped: {row}: {why}" for row, why in idle.items() if f"{row}: {why}" not in notes]
     if not notes:
         return None
     head = element("h2", "Notes", id="notes-title")

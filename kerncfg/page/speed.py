@@ -81,7 +81,7 @@ def _timed(
     drawing = (line(scale.at(low), scale.at(high), f"{kind} range"), dot(scale.at(timing.speedup), f"{kind} mark"))
     figure: list[Child] = [speedup(timing)]
     if isinstance(timing, Spoken) and timing.kernel_tokens_s is not None:
-        figure.append(element("span", f", {timing.kernel_tokens_s:,.0f} tokens/s", class_="dim"))
+        figure += [", ", element("span", f"{timing.kernel_tokens_s:,.0f} tokens/s", class_="dim part")]
     if row and (row.name, row.kernel) in failed:
         figure.append(element("span", " failed verification: its speed means nothing", class_="bad"))
     return Strip(label=about, drawing=drawing, figure=figure, strong=row is None)

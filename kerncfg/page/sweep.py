@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["compare", "page"]
 
 _WORDS = {"faster": "faster", "slower": "slower"}
+_BRIEF = 60  # characters of overrides beside a plot
 _LEGEND = "How many times as fast as the original: the median, and how far readings spread. Right of 1 is faster."
 
 
@@ -98,18 +99,24 @@ def _words(job: Job) -> str:
     return " ".join(job.differs) or " ".join(job.overrides) or "no overrides"
 
 
+def _brief(job: Job) -> Markup:
+    """Return what a job is beside its number, in a line or two; the table has all of it."""
+    words = _words(job)
+    return element("code", words if len(words) <= _BRIEF else f"{words[:_BRIEF]}…")
+
+
 def _runs(found: Comparison, known: Colours) -> Markup:
     spoken = list(dict.fromkeys(name for job in found.jobs for name in job.generation))
-    heads = ("run", "result", "model", "training", *spoken, "swapped", "overrides", "kernels", "folder")
+    heads = ("run", "overrides", "result", "model", "training", *spoken, "swapped", "kernels", "folder")
     rows = [
         (
             str(job.number),
+            element("code", _words(job), class_="wrap"),
             _result(job),
             _speed(next((speed for mode, speed in job.model.items() if mode != "training"), None)),
             _speed(job.model.get("training")),
             *(_speed(job.generation.get(name)) for name in spoken),
             f"{job.counts['swapped']} of {sum(job.counts.values())}" if job.counts else NONE,
-            element("code", _words(job), class_="wrap"),
             [element("div", swatch(kernel, known), kernel) for kernel in dict.fromkeys(k.kernel for k in job.kernels)],
             element("code", job.folder),
         )
@@ -128,7 +135,7 @@ def _speed(speed: Speed | None) -> Child:
         return NONE
     word = _WORDS.get(speed.verdict or "", "same")
     rate = speed.kernel_tokens_s if isinstance(speed, Rate) else None
-    tokens = element("span", f", {rate:,.0f} tokens/s", class_="dim") if rate else None
+    tokens = [", ", element("span", f"{rate:,.0f} tokens/s", class_="dim part")] if rate else None
     return [element("b", f"{speed.speedup:.2f}{TIMES}"), " ", element("span", word, class_=word), tokens]
 
 
@@ -166,7 +173,7 @@ def _plotted(said: Sequence[tuple[Job, str, Speed]], what: str) -> Markup | None
     scale = _scale([speed for *_, speed in said])
     strips = [
         _strip(
-            [element("b", f"{job.number} "), element("code", _words(job)), element("span", f" {mode}", class_="way")],
+            [element("b", f"{job.number} "), _brief(job), element("span", f" {mode}", class_="way")],
             speed,
             scale,
         )

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from kerncfg.documents import table
+from kerncfg.locations import SEARCHED
 
 if TYPE_CHECKING:
     from kerncfg.documents.plan import Plan
@@ -20,7 +21,7 @@ _HEAD = ("---", "library_name: kerncfg", "tags:", "- kerncfg", "- kernels", "---
 def command(address: str, name: str, consents: Sequence[str] = ()) -> str:
     """Return the one line that runs a shared experiment."""
     options = [word for place in consents for word in ("--trust", place)]
-    return shlex.join(["kerncfg", "run", f"hydra.searchpath=[{address}]", f"experiment={name}", *options])
+    return shlex.join(["kerncfg", "run", f"{SEARCHED}=[{address}]", f"experiment={name}", *options])
 
 
 def card(

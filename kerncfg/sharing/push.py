@@ -208,7 +208,7 @@ def _consents(plan: Plan) -> Iterator[str]:
 
 
 def _without_places(plan: Plan, place: str) -> Plan:
-    """Return a plan that says of no row where it was said on this machine, only where others find it."""
+    """Return a plan that tells of no place on this machine, and of each row where others find it."""
 
     def kept(value: Any, key: str = "") -> Any:
         if isinstance(value, dict):
@@ -219,4 +219,4 @@ def _without_places(plan: Plan, place: str) -> Plan:
             return place
         return value
 
-    return Plan.from_dict({**kept(plan.to_dict()), "notes": []})
+    return Plan.from_dict({**kept(plan.to_dict()), "notes": [], "cache": None})

@@ -59,11 +59,21 @@ class Settings:
         return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
     @property
-    def sent(self) -> str:
-        """What goes to the Hub to say who asks, in words."""
+    def place(self) -> str:
+        """The cache's folder, in characters that a file in UTF-8 can hold."""
+        return str(self.cache).encode("utf-8", "backslashreplace").decode()
+
+    @property
+    def asker(self) -> str | None:
+        """What tells the Hub who asks, in words; `None` if nothing does."""
         if "@" in self.endpoint:  # httpx sends these in the token's place
-            return "with the user and password of HF_ENDPOINT"
-        return "with the token that was sent" if self.token else "and no token was sent: set HF_TOKEN"
+            return "the user and password of HF_ENDPOINT"
+        return "the token that was sent" if self.token else None
+
+    @property
+    def sent(self) -> str:
+        """What goes to the Hub to say who asks, as the end of a sentence."""
+        return f"with {self.asker}" if self.asker else "and no token was sent: set HF_TOKEN"
 
     def check(self) -> None:
         """Refuse an address at which no Hub can be.

@@ -199,6 +199,12 @@ class Unsteady(_Norm):
         return self.weight * _norm(hidden_states, self.variance_epsilon) * noise
 
 
+class Claims(Unsteady):
+    """Differs from run to run, and says that it does not."""
+
+    deterministic = True
+
+
 class OneWrong(_Norm):
     """One value in all is wrong."""
 
@@ -275,6 +281,27 @@ class Exits(_Norm):
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         raise SystemExit(3)
+
+
+class _Speechless(BaseException):
+    """No `Exception`, and its text cannot be had."""
+
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+class GivesUp(_Norm):
+    """Fails with what only `except BaseException` catches."""
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        raise _Speechless
+
+
+class Interrupted(_Norm):
+    """A person's Ctrl-C comes while it runs."""
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        raise KeyboardInterrupt
 
 
 class LongWinded(_Norm):

@@ -21,6 +21,13 @@ OVERFLOW = """() => [...document.querySelectorAll("body *")].filter(
     && each.checkVisibility()
 ).map((each) => each.outerHTML.slice(0, 80))"""
 
+# Words below the plots that run into the next.
+CROWDED = """() => [...document.querySelectorAll(".axis")].flatMap((axis) => {
+  const places = [...axis.querySelectorAll("text")].map((each) => each.getBoundingClientRect());
+  places.sort((one, other) => one.left - other.left);
+  return places.slice(1).filter((each, before) => each.left < places[before].right + 2).map((each) => each.left);
+})"""
+
 LUMINANCE = (
     """() => getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number).reduce((a, b) => a + b)"""
 )
@@ -79,6 +86,7 @@ def test_nothing_is_wider_than_the_window(made: Path, width: int, scheme: str, b
     page.goto(made.absolute().as_uri())
     open_all(page)
     assert page.evaluate(OVERFLOW) == []
+    assert page.evaluate(CROWDED) == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.close()
 

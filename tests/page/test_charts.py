@@ -19,6 +19,14 @@ def test_a_scale_of_ratios_is_as_wide_below_one_as_above() -> None:
     assert scale.at(2.0) == 1.0
 
 
+def test_ticks_below_one_are_fractions_where_these_are_shorter_and_stand_half_way() -> None:
+    words = {reach: [word[:-1] for _, word in ratio_scale([reach]).ticks] for reach in (1.25, 1.5, 8.0, 32.0)}
+    assert words[1.25] == ["0.8", "1", "1.25"]
+    assert words[1.5][:2] == ["0.667", "0.8"]
+    assert words[8.0] == ["1/8", "1/2", "1", "2", "8"]
+    assert words[32.0] == ["1/32", "1/4", "1", "4", "32"]
+
+
 @given(st.lists(st.floats(0.01, 100), min_size=1))
 def test_every_ratio_of_a_scale_lies_on_it_and_ticks_keep_apart(ratios: list[float]) -> None:
     scale = ratio_scale(ratios)

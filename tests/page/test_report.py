@@ -107,8 +107,20 @@ def test_hazards_stand_apart_from_what_failed_and_so_do_results_that_vary() -> N
     text = page(given_way())
     hazards = text[text.index('aria-label="Hazards"') :].partition("</ul>")[0]
     assert "hazard: draws" in hazards
-    assert "two runs on the same inputs gave different bits" in hazards
+    assert "gave different bits, as the original" in hazards
     assert "output: off" not in hazards
+    assert hazards.count("<li>") == 2
+
+
+def test_a_hazard_of_many_sites_is_one_line_and_a_row_that_swaps_nothing_one_note() -> None:
+    rows = tuple(replace(ROW, path=path, hazards=("draws",)) for path in ("a.norm", "b.norm", "c.norm", "d.norm"))
+    found = outcome([site("a.norm")], verification=Verification(rows=rows, model=None))
+    assert found.report is not None
+    found.report = replace(found.report, idle={"kernels.X": "no layer X"}, notes=("kernels.X: no layer X",))
+    text = page(found)
+    assert text.count("hazard: draws") == 1
+    assert "a.norm, b.norm and 2 more" in text
+    assert (text.count("kernels.X: no layer X"), "nothing swapped: kernels.X" in text) == (1, False)
 
 
 def test_a_function_has_its_brackets_and_counts_as_verified() -> None:
@@ -180,7 +192,7 @@ def test_the_page_says_what_failed_and_how_far_each_error_is_from_the_originals_
     assert "output: off" in text
     assert "hazard: writes" in text
     assert "2\N{MULTIPLICATION SIGN} the original's" in text
-    assert "99.00 % within, 50.00 % identical" in text
+    assert '99.00 % within,</span> <span class="part">50.00 % identical' in text
     assert '<span class="badge bad">failed</span>' in text
 
 

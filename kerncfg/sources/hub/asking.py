@@ -36,12 +36,18 @@ Read = Callable[[Any], Answer]
 
 
 class HubFault(SourceError):
-    """The Hub said no, or nothing; `status` is the HTTP status if it said something, `code` its own word for it."""
+    """The Hub said no, or nothing; `status` is the HTTP status if it said something, `code` its own word for it.
 
-    def __init__(self, message: str, *, status: int | None = None, code: str | None = None) -> None:
+    `hidden`: it says the same of what is there and not for this asker.
+    """
+
+    def __init__(
+        self, message: str, *, status: int | None = None, code: str | None = None, hidden: bool = False
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.code = code
+        self.hidden = hidden
 
     @property
     def away(self) -> bool:
@@ -52,7 +58,7 @@ class HubFault(SourceError):
     def barred(self) -> bool:
         """Whether this says nothing about what is there: not to this asker, or it was no Hub that answered."""
         told = self.status == 200 or (self.status == 404 and self.code is not None)
-        return self.code == NO_HUB or not (self.away or told)
+        return self.hidden or self.code == NO_HUB or not (self.away or told)
 
 
 class Moved(Exception):
@@ -160,7 +166,7 @@ class Hub:
         from huggingface_hub.utils import get_session  # type: ignore[attr-defined, unused-ignore]
 
         library = _library()
-        for wait in (*WAITS, None):
+        for tries, wait in enumerate((*WAITS, None), 1):
             headers = self._headers(resume() if resume else 0)
             follow = resume is not None  # a large file lies elsewhere
             try:
@@ -176,7 +182,7 @@ class Hub:
                 raise HubFault(f"{message} of {repository}") from error
             except (library.HTTPError, library.InvalidURL) as error:
                 if wait is None or _is_final(error):
-                    raise self._unheard(error, repository, what) from error
+                    raise self._unheard(error, repository, what, tries) from error
                 time.sleep(wait)
                 continue
             asked = _asked_wait(response)
@@ -186,7 +192,7 @@ class Hub:
             raise (
                 self._moved(response, repository)
                 if response.has_redirect_location
-                else self._refused(response, repository, what)
+                else self._refused(response, repository, what, tries)
             )
         raise AssertionError("unreachable")
 
@@ -248,9 +254,9 @@ class Hub:
             return HubFault(f"HTTP {response.status_code}: {message}", status=response.status_code, code=NO_HUB)
         return Moved(f"{repository.removesuffix(name)}{found[1]}")
 
-    def _unheard(self, error: Exception, repository: str, what: str) -> HubFault:
+    def _unheard(self, error: Exception, repository: str, what: str, tries: int) -> HubFault:
         """Return the fault of a request that got no answer; the next one is not even sent, if nobody is there."""
-        why = f"{type(error).__name__}{f': {error}' if str(error) else ''}"
+        why = f"{type(error).__name__}{f': {error}' if str(error) else ''}{_times(tries)}"
         if not self._met or _is_final(error):
             self._away = why
         return HubFault(self._silence(repository, what, why))
@@ -258,8 +264,9 @@ class Hub:
     def _silence(self, repository: str, what: str, why: str) -> str:
         return f"the Hub at {self.settings.shown} gave no answer about {repository}, needed {what}: {why}"
 
-    def _refused(self, response: Any, repository: str, what: str) -> HubFault:
+    def _refused(self, response: Any, repository: str, what: str, tries: int) -> HubFault:
         status, code = response.status_code, response.headers.get("X-Error-Code")
+        hidden = False
         sent = self.settings.sent
         kind, name = parts(repository)
         page = f"{self.settings.shown}/{quote(name if kind == 'models' else f'{kind}/{name}')}"
@@ -276,7 +283,8 @@ class Hub:
         elif status == 403:
             message = f"access to {repository} is forbidden, {sent}; needed {what}"
         elif status == 404:
-            seen = ", as far as the token that was sent may see" if self.settings.token else ""
+            hidden = self.settings.asker is not None
+            seen = f", as far as {self.settings.asker} may see" if hidden else ""
             message = f"there is no {kind[:-1]} repository {name} at {self.settings.shown}{seen}, needed {what}"
         elif status == 429:
             asked = _asked_wait(response)
@@ -284,12 +292,16 @@ class Hub:
             message = f"too many requests, needed {what} of {repository}{wanted}"
         else:
             message = f"the Hub at {self.settings.shown} failed, needed {what} of {repository}"
-        return HubFault(f"HTTP {status}: {message}", status=status, code=code)
+        return HubFault(f"HTTP {status}: {message}{_times(tries)}", status=status, code=code, hidden=hidden)
 
 
 def words_of(path: str, commit: str) -> str:
     """Return what a file is called in a reason."""
     return f"its file {path} of commit {commit[:12]}"
+
+
+def _times(tries: int) -> str:
+    return f", asked {tries} times" if tries > 1 else ""
 
 
 def _library() -> Any:
