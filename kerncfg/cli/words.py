@@ -85,7 +85,7 @@ trusting = click.option(
     "--trust",
     multiple=True,
     metavar="NAME",
-    help="Whose code may run: ORG, ORG/REPO, a folder or python:MODULE. Repeat for more.",
+    help="Whose code may run: ORG, ORG/REPO[@REVISION], a folder or python:MODULE. Repeat for more.",
 )
 
 
