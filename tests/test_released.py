@@ -76,6 +76,14 @@ def test_consent_to_a_pull_request_runs_it(words: str, trust: list[str], why: st
     assert load(kernel(plan), plan.trust).code is not None
 
 
+@pytest.mark.usefixtures("proposed")
+def test_a_plan_file_with_a_pull_request_says_which_consent_it_needs(tmp_path: Path) -> None:
+    planned(row(f"{NORMS}@refs/pr/1"), trust=[f"{NORMS}@refs/pr/1"]).save(tmp_path / "plan.json")
+    with pytest.raises(TrustError, match="is what anybody may propose there") as caught:
+        kerncfg.fetch(kerncfg.load_plan(tmp_path / "plan.json"))
+    assert f"--trust {NORMS}@refs/pr/1," in str(caught.value.hint)
+
+
 def test_consent_to_a_branch_of_a_repository_is_none_to_its_others(norms: Repository) -> None:
     trust = Trust(repositories=frozenset({f"{NORMS}@v1"}))
     assert asked(f"{NORMS}@v1", trust=trust).releases[0].commit == norms.find("v1").id
