@@ -145,7 +145,7 @@ def _unreleased(kernel: Kernel, trust: Trust, sources: Mapping[str, str], made: 
     ref = kernel.reference
     if ref.scheme != "hub" or not kernel.files or _has(kernel, sources, made):
         return None
-    if singled_out(ref, kernel.place, str(kernel.commit), trust):
+    if singled_out(ref, kernel.place, str(kernel.commit), trust, claimed=True):
         return None
     ask = getattr(_source(ref.scheme, sources, made), "unreleased", None)
     return None if ask is None else ask(kernel)
