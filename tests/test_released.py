@@ -180,5 +180,6 @@ def test_a_commit_that_nobody_vouches_for_does_not_come_in(
     hub: TestHub, proposed: str, pattern: str, status: int
 ) -> None:
     hub.fault(pattern, times=None, status=status, code="RevisionNotFound")
-    assert f"HTTP {status}" in refusal(planned(row(f"{NORMS}@{proposed}")))
+    reason = refusal(planned(row(f"{NORMS}@{proposed}")))
+    assert f"HTTP {status}" in reason and (f"needed that or --trust {NORMS}@{proposed}" in reason) == ("commits" in pattern)
     assert not hub.log.count(kind="tree")

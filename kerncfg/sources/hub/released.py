@@ -80,4 +80,8 @@ def _is_before(hub: Hub, place: str, name: str, commit: str, seen: set[str]) -> 
     except KeyError as error:
         message = f"HTTP 200: the commits of {name} of {place} came without {error}, needed the id of each"
         raise HubFault(message) from error
+    except HubFault as fault:
+        told = f"{fault.message}: so nobody says that commit {commit[:12]} was released"
+        message = f"{told}, needed that or --trust {place}@{commit}"
+        raise HubFault(message, status=fault.status, code=fault.code) from fault
     return False
