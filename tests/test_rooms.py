@@ -104,6 +104,7 @@ ORDER = (
     "applier.contract",
     "applier.match",
     "applier.attention",
+    "applier.choices",
     "applier.decide",
     "applier.attending",
     "applier.functions",
