@@ -70,7 +70,7 @@ def names(trust: Sequence[str]) -> Sequence[str]:
         raise ConfigError("trust is a list of names", hint=f"write trust=[{trust!r}]")
     strange = [name for name in trust if not _TRUSTED.fullmatch(name)]
     if strange:
-        hint = "name an organisation (org), a repository (org/repo), a folder (/dir) or python:package.module"
+        hint = "name an organisation (org), a repository (org/repo, or org/repo@v1), a folder or python:package.module"
         raise ConfigError([Issue(message=f"{name!r} is nobody to trust", path="trust", hint=hint) for name in strange])
     return trust
 

@@ -12,6 +12,7 @@ import pytest
 import kerncfg
 from kerncfg.compiler.fetched import forbidden
 from kerncfg.compiler.reading import Place, parse
+from kerncfg.compiler.shared import HubGroups, NotShared
 from kerncfg.errors import ConfigError
 from tests.hub.repos import Repository
 
@@ -56,6 +57,9 @@ def refused(hub: TestHub, text: str, *words: str, path: str = "experiment/theirs
         ("model: {pretrained: '${${a}}'}", "2:9: model.pretrained", "cannot look up"),
         ("model: {pretrained: 'a${kernels.X}b'}", "2:9: model.pretrained", "cannot look up"),
         ("model: {pretrained: '$'}", "2:9: model.pretrained", "cannot look up"),
+        ('kernels: {X: {when: {config.a: "\\e[2J"}}}', "2:22: kernels.X.when", "cannot hold '\\x1b'"),
+        ('kernels: {X: {when: {config.a: "\\u202e"}}}', "2:22: kernels.X.when", "cannot hold '\\u202e'"),
+        ('kernels: {X: {"\\e[2J": a/b:C}}', "2:11: kernels.X", "cannot have a key with '\\x1b' in it"),
         ("kernels: {X: {_target_: os.system}}", "2:15: kernels.X._target_", "cannot hold `_target_`"),
         ("model: {config: {a: [{_target_: os.system}]}}", "2:23: model.config.a.0._target_", "cannot hold `_target_`"),
         ("defaults: [{override /trust: default}]", "2:30: defaults.0.override /trust", "cannot grant trust"),
@@ -88,6 +92,29 @@ def test_a_file_of_the_group_trust_is_refused_whole(hub: TestHub, header: str) -
     assert "cannot grant trust" in found.issues[0].message
 
 
+@pytest.mark.parametrize("entry", ["/foo@_global_: theirs", "/foo/theirs@_global_", "/foo@_here_: [theirs]"])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("hydra: {job: {env_set: {HF_ENDPOINT: 'http://evil'}}}", "foo.hydra: a fetched file cannot steer Hydra"),
+        ("trust: {publishers: {evil: true}}", "foo.trust: a fetched file cannot grant trust"),
+    ],
+)
+def test_a_file_that_another_puts_at_the_root_is_refused_too(hub: TestHub, entry: str, text: str, message: str) -> None:
+    listed = f"{GLOBAL}defaults:\n  - {entry}\n"
+    assert f"foo/theirs.yaml:1:1: {message}" in str(refused(hub, listed, foo__theirs=text))
+
+
+@pytest.mark.parametrize("header", ["_group_", "_global_.hydra", "_group_.job"])
+def test_a_group_of_hydra_s_own_is_refused_whatever_its_header(hub: TestHub, header: str) -> None:
+    text = f"# @package {header}\nenv_set: {{HF_ENDPOINT: 'http://evil'}}\n"
+    made = Repository("evil/conf", "model").describe()
+    made.commit({"hydra/theirs.yaml": text})
+    hub.add(made)
+    with pytest.raises(NotShared, match="cannot steer Hydra"):
+        HubGroups("test", "hf://evil/conf@main").load_config("hydra/theirs")
+
+
 def test_an_interpolation_that_brings_the_users_own_module_is_refused(hub: TestHub, tmp_path: Path) -> None:
     (tmp_path / "kernels").mkdir()
     (tmp_path / "kernels/mine.yaml").write_text("Mine: python:mine:K\n")
@@ -102,8 +129,8 @@ def test_an_interpolation_that_brings_the_users_own_module_is_refused(hub: TestH
 def test_an_interpolation_that_leads_to_the_environment_is_refused(hub: TestHub) -> None:
     words = ("experiment=theirs", "model.dtype='${oc.env:HOME}'")
     found = refused(hub, f"{GLOBAL}model: {{pretrained: '${{model.dtype}}'}}\n", *words)
-    issue = next(issue for issue in found.issues if issue.path == "model.pretrained")
-    assert "which a fetched file cannot read" in issue.message
+    (fault,) = (issue for issue in found.issues if issue.path == "model.pretrained")
+    assert "which a fetched file cannot read" in fault.message
     assert os.environ["HOME"] not in str(found)
 
 

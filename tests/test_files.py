@@ -58,6 +58,18 @@ def test_training_arguments_are_read(name: str) -> None:
     assert found.origin.place == name and found.origin.line == 1
 
 
+def test_the_attention_beside_the_flags_is_read_too() -> None:
+    text = "use_liger_kernel: {}\nattn_implementation: kernels-community/flash-attn2\n"
+    for switch in ("true", "false"):
+        Path("a.yaml").write_text(text.format(switch), encoding="utf-8")
+        assert kerncfg.translate("a.yaml").document["attention"] == {"default": "kernels-community/flash-attn2"}
+    Path("a.yaml").write_text(
+        "use_liger_kernel: true\nattn_implementation: {text: sdpa, vision: eager}\n", encoding="utf-8"
+    )
+    with pytest.raises(ConfigError, match=r"a\.yaml:2:\d+: attn_implementation: .*has no equivalent"):
+        kerncfg.translate("a.yaml")
+
+
 def test_training_arguments_that_switch_it_off_swap_nothing() -> None:
     Path("a.yaml").write_text("use_liger_kernel: false\nliger_kernel_config: {rms_norm: true}\n", encoding="utf-8")
     assert kerncfg.translate("a.yaml").document == {"kernels": {}}

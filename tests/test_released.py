@@ -76,6 +76,31 @@ def test_consent_to_a_pull_request_runs_it(words: str, trust: list[str], why: st
     assert load(kernel(plan), plan.trust).code is not None
 
 
+@pytest.mark.usefixtures("proposed")
+def test_a_plan_file_with_a_pull_request_says_which_consent_it_needs(tmp_path: Path) -> None:
+    planned(row(f"{NORMS}@refs/pr/1"), trust=[f"{NORMS}@refs/pr/1"]).save(tmp_path / "plan.json")
+    with pytest.raises(TrustError, match="is what anybody may propose there") as caught:
+        kerncfg.fetch(kerncfg.load_plan(tmp_path / "plan.json"))
+    assert f"--trust {NORMS}@refs/pr/1," in str(caught.value.hint)
+
+
+def test_consent_to_a_pull_request_is_none_to_what_a_plan_file_claims_of_it(
+    norms: Repository, proposed: str, tmp_path: Path, hub: TestHub
+) -> None:
+    named = [f"{NORMS}@refs/pr/1"]
+    planned(row(f"{NORMS}@refs/pr/1"), trust=named).save(tmp_path / "plan.json")
+    away(hub)
+    first = kerncfg.load_plan(tmp_path / "plan.json", trust=named)
+    assert kerncfg.fetch(first) == {}
+    hub.log.clear()
+    other = norms.propose({LAYERS: b"# another\n"}, start="v1", number=2)
+    claimed = replace(kernel(first), commit=other)
+    assert "is on no branch" in fetch([claimed], first.trust)[claimed]
+    disguised = replace(claimed, reference=kernel(planned(row(f"{NORMS}@v1"))).reference, commit=proposed)
+    shutil.rmtree(hub.cache / f"kernels--{NORMS.replace('/', '--')}" / "snapshots")
+    assert "is on no branch" in fetch([disguised])[disguised]  # nor does consent to one name serve another
+
+
 def test_consent_to_a_branch_of_a_repository_is_none_to_its_others(norms: Repository) -> None:
     trust = Trust(repositories=frozenset({f"{NORMS}@v1"}))
     assert asked(f"{NORMS}@v1", trust=trust).releases[0].commit == norms.find("v1").id
@@ -155,5 +180,8 @@ def test_a_commit_that_nobody_vouches_for_does_not_come_in(
     hub: TestHub, proposed: str, pattern: str, status: int
 ) -> None:
     hub.fault(pattern, times=None, status=status, code="RevisionNotFound")
-    assert f"HTTP {status}" in refusal(planned(row(f"{NORMS}@{proposed}")))
+    reason = refusal(planned(row(f"{NORMS}@{proposed}")))
+    assert f"HTTP {status}" in reason and (f"needed that or --trust {NORMS}@{proposed}" in reason) == (
+        "commits" in pattern
+    )
     assert not hub.log.count(kind="tree")

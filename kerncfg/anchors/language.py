@@ -68,6 +68,8 @@ IN_FILES: Mapping[str, tuple[str, ...]] = {
         "a fetched file cannot hold `_target_`, which names code of this machine",
         "a fetched file cannot name …, code or a folder of this machine",
         "a fetched file cannot name …, which anybody may propose to a publisher you trust",
+        "a fetched file cannot hold …, which a terminal obeys",
+        "a fetched file cannot have a key with … in it, which a terminal obeys",
         "a fetched file cannot look up …",
         "a fetched file cannot choose …",
         "… brings a fetched file what it cannot say: …",

@@ -31,6 +31,7 @@ REASONS: Mapping[str, tuple[str, ...]] = {
     "proposed-code": (
         "… is what anybody may propose there, needed consent to it alone: …",
         "commit … is on no branch and no tag of …, where anybody may propose one, needed …",
+        "…: so nobody says that commit … was released, needed that or --trust …",
     ),
     "why-code-may-run": (
         "trust.publishers.…",

@@ -85,7 +85,7 @@ trusting = click.option(
     "--trust",
     multiple=True,
     metavar="NAME",
-    help="Whose code may run: ORG, ORG/REPO, a folder or python:MODULE. Repeat for more.",
+    help="Whose code may run: ORG, ORG/REPO[@REVISION], a folder or python:MODULE. Repeat for more.",
 )
 
 
@@ -125,8 +125,10 @@ def code(error: KerncfgError) -> int:
 
 def told(error: KerncfgError | Issue) -> str:
     """Return an error or fault as it is printed: with its hint, and the section of the docs about it."""
+    from kerncfg.compiler.fetched import shown
+
     parts: Iterable[KerncfgError | Issue] = getattr(error, "issues", (error,))
-    return "\n".join("\n".join([str(part), *(f"  {line}" for line in see(_messages(part)))]) for part in parts)
+    return shown("\n".join("\n".join([str(part), *(f"  {line}" for line in see(_messages(part)))]) for part in parts))
 
 
 def _messages(error: KerncfgError | Issue) -> list[str]:

@@ -15,11 +15,13 @@ from kerncfg.documents.config import Origin
 from kerncfg.documents.reference import is_folder
 from kerncfg.errors import Issue
 
-__all__ = ["KIND", "forbidden", "laundered"]
+__all__ = ["KIND", "forbidden", "laundered", "shown"]
 
 KIND = "hub"  # of the origins of what was fetched
 
 _PROPOSED = re.compile(r"(^|@)refs/")  # a pull request of the Hub
+# What a terminal obeys instead of showing it: control characters but tab and line end, and those that turn the writing.
+_OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _WHOLE = re.compile(r"\$\{[\w.\[\]-]+\}")
 # The nodes that only whoever runs kerncfg says.
 _OWN = {"trust": "a fetched file cannot grant trust", "hydra": "a fetched file cannot steer Hydra"}
@@ -35,19 +37,28 @@ def forbidden(node: Node, prefix: KeyPath = (), *, consent: bool = False) -> lis
     elsewhere it is ignored and noted.
     """
     origins, inside = Origins(node), {name: child for name, child in node.value.items() if name != "defaults"}
-    own = {name: (*prefix, name)[0] for name in inside if (*prefix, name)[0] in _OWN}
+    # Whoever chooses the file may put it elsewhere than its folder or header says, at the root too.
+    own = {name: root for name in inside for root in (name, (*prefix, name)[0]) if root in _OWN}
     issues = [_issue(origins, prefix, (name,), _OWN[root], _ADVICE[root]) for name, root in own.items()]
     kept = {name: child for name, child in inside.items() if name not in own}
     for path in _keys(Node(kept, node.origin)):
         if path[-1] == "_target_":
             message = "a fetched file cannot hold `_target_`, which names code of this machine"
             issues.append(_issue(origins, prefix, path, message, "take it out"))
+        elif isinstance(path[-1], str) and (obeyed := _OBEYED.search(path[-1])):
+            message = f"a fetched file cannot have a key with {obeyed[0]!r} in it, which a terminal obeys"
+            issues.append(_issue(origins, prefix, path[:-1], message, "take it out"))
         elif path[-1] == "trust_remote_code" and consent:
             issues.append(_issue(origins, prefix, path, "a fetched file cannot grant trust", _CONSENT))
     for path, leaf in leaves(Node(kept, node.origin)):
         if isinstance(leaf.value, str) and (said := _fault(leaf.value)):
             issues.append(_issue(origins, prefix, path, *said))
     return [*issues, *_defaults(node, origins)]
+
+
+def shown(text: str) -> str:
+    """Return a text in which no character is left that a terminal obeys."""
+    return _OBEYED.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 def laundered(root: Node, document: Any) -> list[Issue]:
@@ -82,6 +93,8 @@ def _keys(node: Node, path: KeyPath = ()) -> Iterator[KeyPath]:
 
 def _fault(text: str) -> tuple[str, str] | None:
     """Return what is wrong with a text and how to mend it."""
+    if obeyed := _OBEYED.search(text):
+        return f"a fetched file cannot hold {obeyed[0]!r}, which a terminal obeys", "take it out"
     if "$" in text and not _WHOLE.fullmatch(text.strip()):
         message = f"a fetched file cannot look up {text!r}, expected ${{path.to.value}} alone or no $"
         return message, "write the value out; nothing of the environment is read for a fetched file"

@@ -92,14 +92,15 @@ def consent(ref: KernelRef, trust: Trust) -> str | None:
     return "trust.allow_all_kernels" if trust.allow_all_kernels else None
 
 
-def singled_out(ref: KernelRef, place: str, commit: str, trust: Trust) -> bool:
+def singled_out(ref: KernelRef, place: str, commit: str, trust: Trust, *, claimed: bool = False) -> bool:
     """Say whether the user consented to a commit itself, or to a proposal by its name, and not to its publisher alone.
 
     `place` is where the reference led to. Its branch or tag stands for what its owner released, so naming one is none.
+    With `claimed` only a file says that the reference led to the commit, so consent to a name is none to the commit.
     """
     if trust.allow_all_kernels or any(f"{where}@{commit}" in trust.repositories for where in (ref.location, place)):
         return True
-    itself = ref.proposed or (ref.revision is not None and commit.startswith(ref.revision))
+    itself = (ref.proposed and not claimed) or (ref.revision is not None and commit.startswith(ref.revision))
     named = f"{ref.location}@{ref.revision}" in trust.repositories
     return itself and (named or not trust.references.isdisjoint({str(ref), str(ref.everything)}))
 

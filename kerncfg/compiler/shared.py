@@ -166,10 +166,12 @@ def unpackaged(header: Mapping[str, str | None], place: Place) -> Issue | None:
 
 def prefix_of(path: str, header: Mapping[str, str | None]) -> KeyPath:
     """Return where the keys of a file come to stand, by its folder or by what its header says."""
+    *group, name = path.removesuffix(".yaml").split("/")
     package = header.get("package")
     if package is None:
-        return tuple(path.split("/")[:-1])
-    return tuple(part for part in package.split(".") if part != "_global_")
+        return tuple(group)
+    words = {"_global_": [], "_group_": group, "_name_": [name]}
+    return tuple(part for word in package.split(".") for part in words.get(word, [word]))
 
 
 def of_job() -> tuple[tuple[str, str], ...]:

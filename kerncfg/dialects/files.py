@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kerncfg.compiler.compose import Origins, read_document
+from kerncfg.dialects.kernel_config import from_kernel_config
 from kerncfg.dialects.liger import from_liger
 from kerncfg.dialects.pins import Move, folders, moved, pins
 from kerncfg.dialects.source import read_source
@@ -22,6 +23,7 @@ __all__ = ["translate"]
 
 _LOCAL = "LOCAL_KERNELS"
 _LIGER = ("use_liger_kernel", "liger_kernel_config")
+_ATTENTION = "attn_implementation"
 _KINDS = "a Python source, a kernels.lock, training arguments in YAML or JSON, or LOCAL_KERNELS=org/repo=/path"
 
 
@@ -30,7 +32,8 @@ def translate(*files: str | Path) -> Translation:
 
     Args:
         files: Python sources (`train.py`, or `train.py:12` for one of several places), a `kernels.lock`, training
-            arguments in YAML or JSON (`use_liger_kernel`, `liger_kernel_config`), or `LOCAL_KERNELS=org/repo=/path`.
+            arguments in YAML or JSON (`use_liger_kernel`, `liger_kernel_config` and, beside them,
+            `attn_implementation`), or `LOCAL_KERNELS=org/repo=/path`.
 
     Raises:
         ConfigError: A file cannot be read or is none of these, or two say one thing.
@@ -94,16 +97,28 @@ def _arguments(path: Path) -> Translation:
     if not isinstance(switch, bool):
         message = f"found {switch!r}, expected true or false"
         raise ConfigError([origins.issue(("use_liger_kernel",), message)])
+    beside = _attention(data.get(_ATTENTION), origins)
     if not switch:
-        return Translation(document={"kernels": {}}, origin=origin)
+        return Translation(document={"kernels": {}, **beside}, origin=origin)
     flags: Any = data.get("liger_kernel_config") or {}
     if not isinstance(flags, Mapping):
         hint = "write liger_kernel_config: {rms_norm: true}"
         raise ConfigError([origins.issue(("liger_kernel_config",), "is no map of flags", hint=hint)])
     try:
-        return from_liger(flags, model_type=data.get("model_type"), origin=origin)
+        found = from_liger(flags, model_type=data.get("model_type"), origin=origin)
+        return replace(found, document={**found.document, **beside})
     except ConfigError as error:
         raise ConfigError([replace(one, file=origin.place, line=origin.line) for one in error.issues]) from error
+
+
+def _attention(said: Any, origins: Origins) -> dict[str, Any]:
+    """Return the node of the attention that training arguments choose beside Liger's kernels."""
+    if said is None:
+        return {}
+    try:
+        return {"attention": from_kernel_config(attn_implementation=said)["attention"]}
+    except ConfigError as error:
+        raise ConfigError([origins.issue((_ATTENTION,), one.message, hint=one.hint) for one in error.issues]) from error
 
 
 def _joined(first: Translation, second: Translation) -> Translation:

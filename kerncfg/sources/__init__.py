@@ -120,7 +120,7 @@ def load(
             raise TrustError(f"{needed.reference}: {reason}", hint=consent(needed, trust))
     made = {} if made is None else made
     for needed in () if kernel in _loaded else kernel.with_dependencies():
-        if needed.files and not _has(needed, sources, made) and (reason := _unreleased(needed, trust, sources, made)):
+        if reason := _unreleased(needed, trust, sources, made):
             raise TrustError(f"{needed.reference}: {reason}", hint=f"say --trust {needed.place}@{needed.commit}")
     return reload(kernel, sources=sources, made=made)
 
@@ -134,7 +134,7 @@ def untrusted(kernel: Kernel, trust: Trust) -> str | None:
 def consent(kernel: Kernel, trust: Trust) -> str:
     """Return how whoever takes a plan from a file says that a kernel may run, which the file cannot say."""
     ref = kernel.reference
-    name = ref.location if ref.scheme == "hub" else ref.place
+    name = f"{ref.location}@{ref.revision}" if ref.proposed else ref.place
     if kernel.repository and trusted(ref, trust) is None:
         name = kernel.repository
     return f"for a plan from a file say --trust {name}, in Python load_plan(…, trust=[{name!r}])"
@@ -143,7 +143,9 @@ def consent(kernel: Kernel, trust: Trust) -> str:
 def _unreleased(kernel: Kernel, trust: Trust, sources: Mapping[str, str], made: dict[str, Source]) -> str | None:
     """Return why a commit that is new to this machine may not come in, as far as its source can tell."""
     ref = kernel.reference
-    if ref.scheme != "hub" or singled_out(ref, kernel.place, str(kernel.commit), trust):
+    if ref.scheme != "hub" or not kernel.files or _has(kernel, sources, made):
+        return None
+    if singled_out(ref, kernel.place, str(kernel.commit), trust, claimed=True):
         return None
     ask = getattr(_source(ref.scheme, sources, made), "unreleased", None)
     return None if ask is None else ask(kernel)
@@ -173,7 +175,7 @@ def fetch(
     def bring(kernel: Kernel) -> None:
         try:
             source: Any = _source(kernel.reference.scheme, sources, made)
-            if not _has(kernel, sources, made) and (reason := _unreleased(kernel, trust or Trust(), sources, made)):
+            if reason := _unreleased(kernel, trust or Trust(), sources, made):
                 failed[_build(kernel)] = reason
                 return
             source.fetch(kernel, lambda size: progress(kernel, size))

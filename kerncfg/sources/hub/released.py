@@ -41,7 +41,8 @@ def unreleased(hub: Hub, memory: Memory, place: str, commit: str, first: str | N
     """Return why a commit is not known to be on a branch or tag of a repository, or `None` if it is.
 
     One question tells where branches and tags are now; their histories are asked for only where none is there, one
-    after the other, that of `first` before the rest. What was found out once is remembered.
+    after the other, that of `first` before the rest. What was found out once is remembered. Where `first` is a
+    proposal, to which there is consent, a commit may be on that instead.
 
     Raises:
         HubFault: The Hub gives no answer, or none as the Hub gives it.
@@ -55,6 +56,8 @@ def unreleased(hub: Hub, memory: Memory, place: str, commit: str, first: str | N
 def _looked_for(hub: Hub, memory: Memory, place: str, commit: str, first: str | None) -> str | None:
     branches, tags = refs(hub, place)
     heads = [*((name, branches[name]) for name in versions(branches)), *branches.items(), *tags.items()]
+    if first and first not in branches and first.startswith("refs/") and _is_before(hub, place, first, commit, set()):
+        return None  # for whoever consented to it, so this is not remembered
     heads.sort(key=lambda pair: pair[0] != first)
     seen: set[str] = set()
     if commit not in {head for _, head in heads} and not any(
@@ -77,4 +80,8 @@ def _is_before(hub: Hub, place: str, name: str, commit: str, seen: set[str]) -> 
     except KeyError as error:
         message = f"HTTP 200: the commits of {name} of {place} came without {error}, needed the id of each"
         raise HubFault(message) from error
+    except HubFault as fault:
+        told = f"{fault.message}: so nobody says that commit {commit[:12]} was released"
+        message = f"{told}, needed that or --trust {place}@{commit}"
+        raise HubFault(message, status=fault.status, code=fault.code) from fault
     return False
