@@ -181,5 +181,7 @@ def test_a_commit_that_nobody_vouches_for_does_not_come_in(
 ) -> None:
     hub.fault(pattern, times=None, status=status, code="RevisionNotFound")
     reason = refusal(planned(row(f"{NORMS}@{proposed}")))
-    assert f"HTTP {status}" in reason and (f"needed that or --trust {NORMS}@{proposed}" in reason) == ("commits" in pattern)
+    assert f"HTTP {status}" in reason and (f"needed that or --trust {NORMS}@{proposed}" in reason) == (
+        "commits" in pattern
+    )
     assert not hub.log.count(kind="tree")
