@@ -226,6 +226,17 @@ class Inside(nn.Module):
         return functional.linear(functional.silu(gate) * up, self.down_proj.weight) * 4
 
 
+class DeepInside(nn.Module):
+    """An MLP and what is around it, four times: it reads the weights of its children's children."""
+
+    can_torch_compile = True
+    mlp: Any
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        gate = functional.silu(functional.linear(x, self.mlp.gate_proj.weight))
+        return self.mlp.down_proj(gate * self.mlp.up_proj(x)) * 4  # type: ignore[no-any-return]
+
+
 class LayerForward(LayerIdle):
     has_backward = False
 

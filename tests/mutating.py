@@ -10,7 +10,8 @@ from typing import Any
 
 # What people and programs leave where something else is due.
 VALUES: tuple[Any, ...] = (
-    None, True, False, 0, -1, 3, 10**400, 1.10, math.inf, -math.inf, math.nan, "", " ", "???", "on", "0123456", "3",
+    None, True, False, 0, -1, 3, 3.0,
+    10**400, 1.10, math.inf, -math.inf, math.nan, "", " ", "???", "on", "0123456", "3",
     "original", "inherited", "any", "a/b:C", "a/b@v1:C", "a/b@>=1,<2:C", "a/b@:C", "a/../b:C", "a/b:C:D", ":", "@",
     "/",
     "https://h/a/b", "~/x:Y", "~nobody-here/x:Y", "./x:Y", "../x:Y", "C:\\x:Y", "\\\\host\\x:Y", "python:a.b:C",

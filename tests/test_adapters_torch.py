@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import sys
 import types
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 from torch import nn
 
 from kerncfg.applier.adapters import Site, adapter_for
-from kerncfg.applier.adapters.torch import TorchAdapter, compiled, kernel_layer
+from kerncfg.applier.adapters.torch import TorchAdapter, compiled, kernel_layer, walk
 
 
 @kernel_layer("Norm")
@@ -198,3 +199,14 @@ def test_the_metaclass_of_a_model_is_not_asked() -> None:
     assert layer is not None
     assert layer.forward is Norm.forward
     assert layer.condition is None
+
+
+def test_a_walk_over_a_model_leaves_nothing_for_the_collector() -> None:
+    model = nn.Sequential(nn.Sequential(Norm()))
+    gc.collect()
+    gc.disable()
+    try:
+        assert walk(model)[0] == ["", "0", "0.0"]
+        assert gc.collect() == 0
+    finally:
+        gc.enable()

@@ -83,5 +83,14 @@ def test_what_a_forward_sets_elsewhere_does_not_count() -> None:
     assert found.reads == {"calls", "config"}  # `weight` stands there as text
 
 
+def _takes_apart(self: Any, x: Any) -> Any:
+    found = self.norm(x) @ self.mlp.up.weight + self.mlp.down(x).bias + x.mlp.gate
+    return found + self.head.proj, self.bias
+
+
+def test_parts_are_what_is_taken_apart_with_what_is_taken_of_them() -> None:
+    assert attributes(_takes_apart).parts == {"mlp", "mlp.up", "mlp.up.weight", "head", "head.proj", "bias"}
+
+
 def test_what_is_no_python_function_shows_nothing() -> None:
     assert attributes(len).reads == attributes(len).sets == set()

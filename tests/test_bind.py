@@ -120,6 +120,27 @@ def test_reachable_says_whether_a_kernel_can_take_the_place() -> None:
     assert reachable(plain)
 
 
+def test_a_wrapper_that_holds_the_forward_in_two_places_gets_the_kernel_in_both() -> None:
+    module = Layer()
+    own, turns = module.forward, [0]
+
+    def forward(x: torch.Tensor, again: Any = own) -> torch.Tensor:
+        turns[0] += 1
+        found: torch.Tensor = own(x) if turns[0] % 2 else again(x)
+        return found
+
+    module.forward = forward  # type: ignore[method-assign]
+    before = snapshot(module)
+    made = edit(Ten, Twenty)
+    bind(module.eval(), made)
+    assert [factor(module) for _ in range(4)] == [10] * 4
+    assert [factor(module.train()) for _ in range(4)] == [20] * 4
+    unbind(module, made)
+    assert [factor(module) for _ in range(4)] == [1] * 4
+    turns[0] = 0
+    assert snapshot(module) == before
+
+
 def said(module: nn.Module, made: Edit) -> tuple[bool | None, str]:
     runs, changed = running(module, made)
     return runs, (changed or "").partition(":")[0]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import pytest
 
-from kerncfg.compiler.brackets import quoted, spaced, unclosed
+from kerncfg.compiler.brackets import escaped, for_shell, quoted, spaced, unclosed
 
 
 @pytest.mark.parametrize(
@@ -49,3 +51,16 @@ def test_a_quote_in_a_text_is_escaped_as_hydra_reads_it() -> None:
 @pytest.mark.parametrize(("text", "closing"), [("[a, {b: c", "}]"), ("[a}", ""), ("['a", ""), ("[a]", "")])
 def test_what_is_left_open_can_be_closed(text: str, closing: str) -> None:
     assert unclosed(text) == closing
+
+
+@pytest.mark.parametrize(
+    "text", ["on", "it's", "\\\\host\\k:K", "C:\\d", "a$b", "${x}", 'say "x"', "`x`", "a\\", "a\\'b", "C:\\\\d:K"]
+)
+def test_a_text_comes_through_a_shell_as_hydra_reads_it(text: str) -> None:
+    done = subprocess.run(["sh", "-c", f"printf '%s' {for_shell(text)}"], capture_output=True, text=True)
+    assert done.stdout == quoted(text)
+
+
+def test_characters_that_yaml_alone_takes_for_one_are_found_in_double_quotes_only() -> None:
+    assert escaped(r'"a\tb"') == r"\t" and escaped(r'["\u0061"]') == r"\u0061"
+    assert escaped(r'"a\"b"') == escaped(r"'a\tb'") == escaped(r"a\tb") == escaped(r'"C:\dir"') == ""

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import gc
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,7 +13,8 @@ from kerncfg.errors import ApplyError
 from kerncfg.evidence.capture import capture, measured_modes, originals
 from kerncfg.evidence.contents import cloned, tensors_of
 from kerncfg.evidence.keeping import undisturbed
-from tests.subjects import applied, fault, matched, qwen3, stack
+from kerncfg.evidence.verify import verify
+from tests.subjects import POLICY, applied, fault, matched, qwen3, stack
 
 
 def state(model: nn.Module) -> dict[str, Any]:
@@ -47,6 +50,41 @@ def test_the_inputs_are_those_that_the_layer_gets_from_the_original_model() -> N
         samples = capture(bindings, loaded.inputs).samples
     found = next(sample for sample in samples if "model.layers.0.self_attn.q_norm" in sample.paths)
     torch.testing.assert_close(found.args[0], seen[0], rtol=0, atol=0)
+
+
+def test_what_is_kept_of_the_inputs_is_less_than_a_layers_activations_and_is_freed() -> None:
+    kept: dict[int, int] = {}
+    activations: dict[int, int] = {}
+    for layers in (2, 6):
+        loaded = qwen3(num_hidden_layers=layers)
+        saved: dict[int, int] = {}
+        with torch.autograd.graph.saved_tensors_hooks(partial(_noted, saved), lambda tensor: tensor):
+            result = loaded.model(**loaded.inputs)
+        weights = {weight.untyped_storage().data_ptr() for weight in loaded.model.parameters()}
+        activations[layers] = sum(size for place, size in saved.items() if place not in weights)
+        del result
+        with applied(loaded.model, fault("Faithful")) as bindings:
+            gc.collect()
+            before = _alive()
+            samples = capture(bindings, loaded.inputs).samples
+            given = [part for sample in samples for part in tensors_of((sample.args, dict(sample.kwargs)))]
+            kept[layers] = sum(part.numel() * part.element_size() for part in given)
+            del samples, given
+            gc.collect()
+            assert _alive() == before
+            verify(bindings, loaded.inputs, POLICY)
+            gc.collect()
+            assert _alive() == before
+    assert kept[2] == kept[6] < (activations[6] - activations[2]) / 4
+
+
+def _noted(saved: dict[int, int], tensor: torch.Tensor) -> torch.Tensor:
+    saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+    return tensor
+
+
+def _alive() -> int:
+    return sum(type(each) in (torch.Tensor, nn.Parameter) for each in gc.get_objects())
 
 
 def test_sites_that_are_called_alike_are_one_sample() -> None:

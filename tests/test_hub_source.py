@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
+import kerncfg
 from kerncfg.api import lock as lock_of
 from kerncfg.documents.config import KernelRef, Trust
 from kerncfg.errors import ConfigError, IntegrityError, SourceError
@@ -150,6 +151,59 @@ def test_b54_the_build_does_not_depend_on_the_order_of_the_listing(hub: TestHub,
     found = pin.choose(machine)
     assert found is not None
     assert found[1].name == "torch213-cxx11-cu130-x86_64-linux"
+
+
+STABLE, ABI, NEW, ROCM, METAL = (
+    "torch-stable-abi29-cu126-x86_64-linux", "torch213-cxx11-cu126-x86_64-linux", "torch213-cxx11-cu130-x86_64-linux",
+    "torch213-cxx11-rocm71-x86_64-linux", "torch213-metal-aarch64-darwin",
+)  # fmt: skip
+H100 = {"device": "cuda", "capability": "9.0", "backend_version": "12.8", "torch": "2.13.0", "cpu": "x86_64"}
+MI300X = {"device": "rocm", "capability": "9.4", "backend_version": "7.1", "torch": "2.13.0", "cpu": "x86_64"}
+M3 = {"device": "mps", "macos": "15.6", "torch": "2.13.0", "cpu": "aarch64", "os": "darwin"}
+VERDICTS: list[tuple[dict[str, str], dict[str, str]]] = [
+    (
+        H100,
+        {
+            "torch-cpu": "built for cpu, the target is cuda",
+            STABLE: "chosen",
+            ABI: f"fits, {STABLE} goes before",
+            NEW: "built for cuda 13.0, the target has 12.8",
+            ROCM: "built for rocm, the target is cuda",
+            METAL: "built for mps, the target is cuda",
+        },
+    ),
+    (
+        MI300X,
+        {
+            "torch-cpu": "built for cpu, the target is rocm",
+            **dict.fromkeys((STABLE, ABI, NEW), "built for cuda, the target is rocm"),
+            ROCM: "chosen",
+            METAL: "built for mps, the target is rocm",
+        },
+    ),
+    (
+        M3,
+        {
+            "torch-cpu": "built for cpu, the target is mps",
+            **dict.fromkeys((STABLE, ABI, NEW), "built for cuda, the target is mps"),
+            ROCM: "built for rocm, the target is mps",
+            METAL: "needs macOS 26 or newer, the target has 15.6",
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize(("target", "verdicts"), VERDICTS, ids=["h100", "mi300x", "m3"])
+def test_b52_every_build_is_taken_or_says_why_not_for_a_machine_elsewhere(
+    hub: TestHub, target: dict[str, str], verdicts: dict[str, str]
+) -> None:
+    hub.add(kernels.six_builds())
+    plan = kerncfg.plan("inherited=none", f"kernels.Scale={TRUSTED}/six@v1:Scale", target={"os": "linux", **target})
+    if "chosen" in verdicts.values():
+        assert first(plan).builds == verdicts
+    else:
+        told = "; ".join(f"{name}: {reason}" for name, reason in sorted(verdicts.items()))
+        assert refusal(plan).startswith(f"no build fits: {told}; ")
 
 
 def test_a_listing_of_many_pages_is_whole(norms: Repository, hub: TestHub) -> None:

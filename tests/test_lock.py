@@ -139,6 +139,11 @@ def test_the_first_release_with_a_build_that_fits_is_taken() -> None:
     assert best is not None and best[1].name == "torch-cpu"
 
 
+def at(text: str, *releases: tuple[str, str]) -> Pin:
+    found = tuple(Release(commit=commit, revision=revision) for revision, commit in releases)
+    return Pin(ref=KernelRef.parse(text), releases=found)
+
+
 @pytest.mark.parametrize(
     ("before", "now", "lines"),
     [
@@ -178,6 +183,21 @@ def test_the_first_release_with_a_build_that_fits_is_taken() -> None:
             lock(Pin.of(KernelRef.parse("org/r"), commit=COMMIT)),
             lock(Pin.of(KernelRef.parse("org/r"), commit=OTHER)),
             [f"org/r: it: {COMMIT[:12]}… → {OTHER[:12]}…"],
+        ),
+        (
+            lock(at("org/r@>=2", ("v2.1.0", COMMIT))),
+            lock(at("org/r@>=2", ("v2.5.0", OTHER))),
+            [f"org/r@>=2: v2.1.0 {COMMIT[:12]}… → v2.5.0 {OTHER[:12]}…"],
+        ),
+        (
+            lock(at("org/r@>=2", ("v2", COMMIT))),
+            lock(at("org/r@>=2", ("v2", OTHER))),
+            [f"org/r@>=2: v2: {COMMIT[:12]}… → {OTHER[:12]}…"],
+        ),
+        (
+            lock(at("org/r", ("v2", COMMIT), ("v1", OTHER))),
+            lock(at("org/r", ("v3", OTHER), ("v2", COMMIT))),
+            [f"org/r: v1: {OTHER[:12]}… → gone", f"org/r: v3: none → {OTHER[:12]}…"],
         ),
     ],
 )

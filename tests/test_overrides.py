@@ -78,6 +78,11 @@ REWRITTEN = {
     "+kernels.X={cuda: {kernel: a/b:C, version: >=2}, cpu: [{kernel: ~/d:E}]}": [
         "++kernels.X={cuda: {kernel: a/b:C, version: '>=2'}, cpu: [{kernel: '~/d:E'}]}"
     ],
+    "kernels.X.cuda={'kernel': a/b@>=2:C}": ["++kernels.X.cuda=null", "++kernels.X.cuda={kernel: 'a/b@>=2:C'}"],
+    "kernels.X={kernel: a/b:C, when: {'config.act': 1, \"x\": y}}": [
+        "++kernels.X=null",
+        "++kernels.X={kernel: a/b:C, when: {config.act: 1, x: y}}",
+    ],
     # taking out
     "~kernels.X": ["++kernels.X=inherited"],
     "~kernels.X.cuda": ["~kernels.X.cuda"],
@@ -113,7 +118,6 @@ REFUSED = {
     "~kernels.X=a": "has a value",
     "kernels..X=a": "an empty part in its key",
     "kernels.*.cuda=a/b:C": "'*' cannot stand in a key",
-    "kernels.X.cuda={'kernel': a/b@>=2:C}": "cannot read {'kernel': a/b@>=2:C}",
     "kernels.X.cuda=['a, b]": "cannot read ['a, b]",
     'kernels.X={kernel: [0", 0], version: []}': 'cannot read {kernel: [0", 0], version: []}',
     "kernels.X.cuda=[a/b:C": "the [ is not closed",
@@ -126,6 +130,10 @@ REFUSED = {
     "kernels.X.cuda=a\\,b": "\\, is one character on the command line, in a file it would be two",
     "kernels.X.cuda=\\\\host\\k:K": "is one character on the command line",
     "kernels.X.cuda='a": "cannot read 'a",
+    "kernels.X={when: {'on': 1}}": "cannot read {when: {'on': 1}}",
+    "kernels.X.cuda=a/b:C,": "has a comma with nothing beside it",
+    'kernels.X.when.x="a\\tb"': "\\t stands as it is on the command line, in a file it would be one character",
+    'kernels.X.cuda=["C:\\\\k:K"]': "\\\\ stands as it is on the command line",
     "kernels.X.cuda=nope(a)": "cannot read nope(a)",
 }
 

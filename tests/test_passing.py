@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import pickle
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from kerncfg.applier.apply import Bindings, apply
 from kerncfg.applier.passing import guarded, names_in
@@ -114,6 +116,41 @@ def test_a_compiled_kernel_is_one_graph_and_gives_way() -> None:
     bindings.revert()
     torch.testing.assert_close(found, mlp(x), **ROOM)
     assert not close(found, swapped)
+
+
+class Outer(nn.Module):
+    """An MLP inside of another module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mlp = lifecycle.model().model.layers[0].mlp
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.mlp(x)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("first", [False, True], ids=["hooks after", "hooks before"])
+@pytest.mark.parametrize(("path", "passed"), [("gate_proj", True), ("up_proj", False)])
+def test_what_is_around_a_childs_child_counts_where_the_kernel_reads_it(first: bool, path: str, passed: bool) -> None:
+    outer, x = Outer(), torch.ones(1, 2, 32)
+    own, calls = outer(x), [0]
+    hooked = outer.mlp.get_submodule(path)
+    row = step("outer", "python:tests.lifecycle:DeepInside", match={"class": "Outer"})
+
+    def count(*_: Any) -> None:
+        calls[0] += 1
+
+    if first:
+        hooked.register_forward_hook(count)
+    kept = first and passed
+    with pytest.warns(KerncfgWarning, match="past its forward hooks") if kept else nullcontext():
+        bindings = apply(plan(row, trust=plan_of("layer").trust), outer)
+    if not first:
+        hooked.register_forward_hook(count)
+    with pytest.warns(KerncfgWarning, match=r"self\.mlp\.gate_proj") if passed and not first else nullcontext():
+        found = outer(x)
+    assert calls == [1] and close(found, own) == passed
+    assert [one.status for one in bindings.report.rows] == ["kept" if passed else "swapped"]
 
 
 def test_a_forward_is_guarded_once_for_each_set_of_children() -> None:

@@ -108,7 +108,11 @@ def test_a_missing_offset_is_blamed_on_gemmas_norm() -> None:
         loaded = build({**node, "batch": 2, "sequence": 8}, detect({"device": "cpu"}))
         row = f"kernels.Planted={{match: {{class: GemmaRMSNorm}}, cpu: {FAULTS}:{name}}}"
         with applied(loaded.model, "inherited=none", row) as bindings:
-            verdicts[name] = judged(verify(bindings, loaded.inputs, POLICY))
+            found = verify(bindings, loaded.inputs, POLICY)
+        verdicts[name] = judged(found)
+        assert [why.startswith("model.layers.0.input_layernorm: ") for why in found.failures.values()] == (
+            [True] if name == "OffsetMissing" else []
+        )
     assert verdicts == {"OffsetMissing": {"Planted": False}, "ZeroCentered": {"Planted": True}}
 
 

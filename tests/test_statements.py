@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import sys
+import zipfile
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from kerncfg.applier.adapters import statements
-from kerncfg.applier.adapters.statements import decorated, has_statement
+from kerncfg.applier.adapters.statements import decorated, has_statement, source_text
 
 CASES = {
     "one": '@hub("A")\nclass A(B):\n    pass\n',
@@ -113,3 +117,24 @@ def test_every_file_of_transformers_is_read_alike() -> None:
         assert counts.items() <= read.items()
         files += bool(counts)
     assert files > 100
+
+
+def test_a_source_is_that_of_the_file_as_python_reads_it_and_as_it_is_now(tmp_path: Path) -> None:
+    file, module = tmp_path / "changing.py", ModuleType("changing")
+    module.__file__ = str(file)
+    file.write_bytes(b"# coding: latin-1\r\nx = '\xe9'")
+    assert source_text(module) == "# coding: latin-1\nx = 'é'\n"
+    assert source_text(module) is source_text(module)
+    file.write_text("y = 1\n")
+    assert source_text(module) == "y = 1\n\n"
+    file.write_bytes(b"\xff")
+    assert source_text(module) is None
+    file.unlink()
+    assert source_text(module) is None and source_text(sys) is None
+
+
+def test_a_source_in_an_archive_is_read_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with zipfile.ZipFile(tmp_path / "packed.zip", "w") as archive:
+        archive.writestr("packed_source.py", "z = 1\n")
+    monkeypatch.syspath_prepend(tmp_path / "packed.zip")
+    assert source_text(importlib.import_module("packed_source")) == "z = 1\n"

@@ -8,7 +8,7 @@ __all__ = ["IN_FILES", "ON_THE_COMMAND_LINE", "REFERENCES", "VALUES"]
 
 ON_THE_COMMAND_LINE: Mapping[str, tuple[str, ...]] = {
     "no-override": ("is no override",),
-    "no-value": ("has no value", "has a value"),
+    "no-value": ("has no value", "has a value", "has a comma with nothing beside it"),
     "chooses-nothing": (
         "chooses nothing",
         "leaves no …, which is needed",
@@ -20,6 +20,7 @@ ON_THE_COMMAND_LINE: Mapping[str, tuple[str, ...]] = {
         "… is … on the command line, in a file it would be …",
         "… is a text on the command line and … in a file, expected …",
         "… is one character on the command line, in a file it would be two",
+        "… stands as it is on the command line, in a file it would be one character",
         "in a file the comma in … would end the text",
         "in a file a ':' with no blank after it is a part of the key",
     ),

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from kerncfg.applier.adapters.attention_forms import form
 from kerncfg.applier.attention import Part, Wanted, chosen, fault
-from kerncfg.applier.contract import device_fault
-from kerncfg.applier.decide import Decisions, Verdict, condition_fault, is_off, joined, said
+from kerncfg.applier.choices import condition_fault, joined, said
+from kerncfg.applier.decide import Decisions, Verdict, is_off
 from kerncfg.applier.match import placed, row
 from kerncfg.errors import ApplyError, ConflictError
 from kerncfg.sources import KernelCode
@@ -77,7 +77,7 @@ def decide_attention(claims: Iterable[AttentionClaim], decisions: Decisions) -> 
 
 def _site(part: Part, step: Step, decisions: Decisions) -> AttentionSite:
     modes = decisions.modes
-    away = cache(lambda: _away(part, decisions.plan.target.device))  # of hundreds of modules, for both modes
+    away = cache(lambda: _away(part, decisions))  # of hundreds of modules, for both modes
     idle = _choose(part, step, modes[0], decisions, away)
     training = idle if modes[0] is modes[1] else _choose(part, step, modes[1], decisions, away)
     wanted = None
@@ -138,10 +138,10 @@ def _code(choice: Choice, decisions: Decisions) -> Any:
     return _Reason(code) if isinstance(code, str) else KernelCode(kernel=choice.kernel, code=code)
 
 
-def _away(part: Part, device: str) -> str | None:
+def _away(part: Part, decisions: Decisions) -> str | None:
     """Say which module of a part is on another device than the plan's: there is one choice for all of them."""
     for place in part.places:
-        if reason := device_fault(place.module, device):
+        if reason := decisions.elsewhere(place.module):
             return reason if place.module is part.module else f"{place.path}: {reason}"
     return None
 

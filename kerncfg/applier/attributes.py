@@ -33,6 +33,7 @@ _CHANGES = {
 class Attributes:
     """The attributes that a forward reads of its module, those that it does not just call, and those that it sets.
 
+    The second kind, the `parts`, stand there with what is read of them in turn: `mlp`, `mlp.up.weight`.
     A name that also stands there as text is not among the reads: it is asked for with `hasattr` or `getattr` first.
     All are for reading: who asks again gets the same.
     """
@@ -68,8 +69,12 @@ _known: WeakKeyDictionary[FunctionType, tuple[CodeType, Attributes]] = WeakKeyDi
 def _look(code: CodeType, owner: str, found: Attributes) -> None:
     """Note what one piece of code does: each step with what the steps before it left on the stack."""
     steps = [step for step in dis.get_instructions(code) if step.opname not in ("CACHE", "PRECALL", "NOP")]
+    chain = ""  # what of the module the last step left on the stack
     for before, last, step in zip([None, None, *steps], [None, *steps], steps, strict=False):
         # `self.x += 1` loads self and copies it, to read x and then to set it.
+        chain = _longer(chain, step, last is not None and _loads(last, owner))
+        if chain:
+            found.parts.add(chain)
         on_copy = before is not None and last is not None and _copies(last) and _loads(before, owner)
         if on_copy and step.opname in _READS and _is_set_later(steps, step):
             found.sets.add(step.argval)
@@ -86,11 +91,16 @@ def _use(step: dis.Instruction, before: dis.Instruction | None, found: Attribute
         found.reads.add(name)
         if name in _CHANGES or name.startswith("register_"):
             found.sets.add(name)
-        if step.opname == "LOAD_ATTR" and not (_METHOD_FLAG and (step.arg or 0) & 1):
-            found.parts.add(name)
     elif before is not None and before.opname in ("LOAD_GLOBAL", *_READS) and before.argval in _SETTERS:
         named = step.opname == "LOAD_CONST" and isinstance(name, str)
         found.sets.add(name if named else before.argval)
+
+
+def _longer(chain: str, step: dis.Instruction, begins: bool) -> str:
+    """Return the attributes that lead from the module to what a step leaves; none where it leaves something else."""
+    if step.opname != "LOAD_ATTR" or (_METHOD_FLAG and (step.arg or 0) & 1) or not (chain or begins):
+        return ""
+    return str(step.argval) if begins else f"{chain}.{step.argval}"
 
 
 def _copies(step: dis.Instruction) -> bool:

@@ -13,7 +13,7 @@ from kerncfg.applier.arguments import Unknown, arguments, names_of
 from kerncfg.applier.bind import bound
 from kerncfg.applier.contract import tensors
 from kerncfg.applier.layouts import Scheme, Unfit, companion, scheme
-from kerncfg.applier.stacking import Kept, Source, Stack, following, link, twin
+from kerncfg.applier.stacking import Kept, Slot, Source, Stack, following, link, twin
 
 if TYPE_CHECKING:
     from kerncfg.applier.converting import Converted
@@ -27,9 +27,9 @@ _CPU = torch.default_generator
 Stacks = dict[tuple[tuple[int, str], ...], Stack]
 
 
-def stack_key(found: Scheme, stocks: Sequence[str]) -> tuple[tuple[int, str], ...]:
+def stack_key(slots: Sequence[Slot]) -> tuple[tuple[int, str], ...]:
     """Return what tells the stack of some parameters from others."""
-    return tuple([(id(owner), name) for owner, name in [found.slots[stock] for stock in stocks]])
+    return tuple([(id(owner), name) for owner, name in slots])
 
 
 def lay_out(
@@ -84,7 +84,7 @@ def connect(
     first = members[0]
     sources: dict[str, Source] = {own: Kept(found.slots[stock]) for own, stock in found.kept.items()}
     for own, stocks in found.stacked.items():
-        sources[own] = stacks[stack_key(found, stocks)]
+        sources[own] = stacks[stack_key([found.slots[stock] for stock in stocks])]
     for one in converted:
         sources |= {own: home for own, home in zip(one.targets, one.readers(), strict=True)}
     mine = _mine(layout, found.inside)

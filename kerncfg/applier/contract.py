@@ -19,7 +19,7 @@ from torch import nn
 from kerncfg.applier.adapters.torch import walk
 from kerncfg.applier.attributes import attributes
 from kerncfg.applier.called import as_function
-from kerncfg.applier.passing import around
+from kerncfg.applier.passing import around, inner_child
 from kerncfg.documents.target import DEVICES, Mode
 
 if TYPE_CHECKING:
@@ -230,7 +230,7 @@ def module_fault(module: nn.Module, fit: Fit) -> str | None:
                 continue
             return f"its forward reads self.{name}, which the module has not"
     for name in fit.parts if children else ():
-        child = children.get(name)
+        child = inner_child(module, name)
         if child is not None and (found := around(child)):
             return f"its forward reads inside self.{name}, past {found}"
     return None
@@ -257,9 +257,19 @@ def device_fault(module: nn.Module, device: str) -> str | None:
 
     Where accelerate keeps weights elsewhere between calls, the module is on the device that its hook brings them to.
     """
-    for tensor in tensors(module):
-        if _device(tensor.device) != device:
-            return _slow_device_fault(module, device)
+    left, seen = [module], {id(module)}
+    while left:  # as `tensors`, without a generator: every module that a row takes is asked
+        entries = left.pop().__dict__
+        for tensor in entries["_parameters"].values():
+            if tensor is not None and _device(tensor.device) != device:
+                return _slow_device_fault(module, device)
+        for tensor in entries["_buffers"].values() if entries["_buffers"] else ():
+            if tensor is not None and _device(tensor.device) != device:
+                return _slow_device_fault(module, device)
+        for child in entries["_modules"].values() if entries["_modules"] else ():
+            if child is not None and id(child) not in seen:
+                seen.add(id(child))
+                left.append(child)
     return None
 
 

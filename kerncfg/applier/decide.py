@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from torch.jit import ScriptModule
 
 from kerncfg.applier.bind import Edit, Owner, reachable
-from kerncfg.applier.contract import Fit, MissingAttribute, conditions_fault, device_fault, fit, module_fault, tensors
+from kerncfg.applier.choices import condition_fault, joined, said
+from kerncfg.applier.contract import Fit, device_fault, fit, module_fault, tensors
 from kerncfg.applier.deterministic import undeclared
 from kerncfg.applier.edits import FUSION
 from kerncfg.applier.match import Claim, row
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from kerncfg.documents.target import Mode, Target
     from kerncfg.sources import Source
 
-__all__ = ["Decided", "Decisions", "Verdict", "condition_fault", "is_off", "joined", "said"]
+__all__ = ["Decided", "Decisions", "Verdict", "is_off"]
 
 _Answer = TypeVar("_Answer")
 
@@ -123,6 +124,14 @@ class Decisions:
         self._passed: dict[tuple[Verdict, tuple[str, ...]], Verdict] = {}
         self._guards: dict[tuple[Verdict, tuple[str, ...]], Verdict] = {}
         self._decided: dict[tuple[int, int], Decided] = {}
+        self._elsewhere: dict[int, str | None] = {}  # of modules, which functions and attention ask again
+        self._computed: dict[type, bool] = {}  # whether a class computes its forward
+
+    def elsewhere(self, module: nn.Module) -> str | None:
+        """Say where a module of the model is, if that is not the plan's device."""
+        if id(module) not in self._elsewhere:
+            self._elsewhere[id(module)] = device_fault(module, self.plan.target.device)
+        return self._elsewhere[id(module)]
 
     def admit(self, steps: Sequence[Step], root: nn.Module) -> None:
         """Ask whether every kernel that the steps may run may run here, before any of them is fetched or loaded.
@@ -249,7 +258,7 @@ class Decisions:
     def _barred(self, site: Site, step: Step) -> str | None:
         """Say what keeps a module from any kernel, whichever it is."""
         module, layer = site.module, site.layer
-        if fault := device_fault(module, self.plan.target.device):
+        if fault := self.elsewhere(module):
             return fault
         if FUSION in module.__dict__:
             return "part of a fusion that was applied before, whose kernel runs its members as one"
@@ -257,7 +266,9 @@ class Decisions:
             return f"wrapped by the adapter {layer.cls.__module__}.{layer.cls.__qualname__} around base_layer"
         if isinstance(module, ScriptModule):
             return "compiled by TorchScript"
-        if hasattr(type(getattr_static(layer.cls, "forward")), "__set__"):
+        if layer.cls not in self._computed:
+            self._computed[layer.cls] = hasattr(type(getattr_static(layer.cls, "forward")), "__set__")
+        if self._computed[layer.cls]:
             return "its class computes its forward, in a property or another descriptor, which nothing can stand before"
         _ = layer.cls.forward, layer.cls.train  # binding asks these of the class, whose metaclass may raise
         if not reachable(module):
@@ -362,38 +373,5 @@ def _module_fault(option: _Option, site: Site, step: Step) -> str | None:
     return condition_fault(option.choice, site.module, site.path, step)
 
 
-def condition_fault(choice: Choice, module: nn.Module, path: str, step: Step) -> str | None:
-    """Say which of a choice's conditions does not hold for a module.
-
-    Raises:
-        ApplyError: A condition that the user wrote asks for an attribute that the module has not.
-    """
-    try:
-        return conditions_fault(module, choice.conditions)
-    except MissingAttribute as missing:
-        lacks = f"when.{missing} asks for what the module has not"
-        asked = choice.asked.get(str(missing), choice.origin)
-        if (asked or "").startswith("preset:"):
-            return lacks
-        where = f"{path or 'the model itself'} ({type(module).__qualname__})"
-        raise ApplyError(
-            f"{row(step)}: {said(choice)}: {lacks}, found at {where}",
-            hint="name an attribute that every module of the row has, or narrow the row with match or exclude",
-        ) from None
-
-
-def said(choice: Choice) -> str:
-    """Return a choice as it was written, with the commit behind it and where it was said."""
-    kernel = choice.kernel
-    commit = [f"commit {kernel.commit}"] if kernel.commit and kernel.commit not in str(kernel.reference) else []
-    details = ", ".join([*commit, *([choice.origin] if choice.origin else [])])
-    return f"{kernel.reference} ({details})" if details else str(kernel.reference)
-
-
 def _spelled(step: Step) -> str:
     return ", ".join(f"{key} {value}" for key, value in (step.match.to_dict() if step.match else {}).items())
-
-
-def joined(found: ModePlan, reasons: list[str]) -> str:
-    """Return what was rejected when the plan was made, and what speaks against the rest here, in one line."""
-    return "; ".join([*(f"{rejection.reference}: {rejection.reason}" for rejection in found.rejected), *reasons])

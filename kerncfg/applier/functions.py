@@ -162,7 +162,7 @@ class FunctionDecisions(Decisions):
 
     def __init__(self, others: Decisions) -> None:
         super().__init__(others.plan, others.modes, others.owner)
-        self.hints, self._code = others.hints, others._code
+        self.hints, self._code, self._elsewhere = others.hints, others._code, others._elsewhere
         self._obstacles: dict[_Calling, str | None] = {}
         self._edits: dict[tuple[Any, ...], FunctionEdit] = {}
 

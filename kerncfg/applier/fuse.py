@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from kerncfg.applier.adapters.torch import walk
+from kerncfg.applier.alike import Make, learn, watched
 from kerncfg.applier.arguments import names_of
 from kerncfg.applier.attributes import attributes
 from kerncfg.applier.connecting import Stacks, around, connect, lay_out, randomness, stack_key
@@ -35,6 +36,11 @@ if TYPE_CHECKING:
 __all__ = ["Fusion", "Prepared", "Survey", "fuse", "fusion_of", "prepare", "survey", "unfuse"]
 
 
+_TRIES = (
+    3  # constructions that are watched, of one kernel for members of one make: to watch costs more than to construct
+)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Survey:
     """What is the same for all groups of a model: which parameters are tied, and what classes alone decide.
@@ -47,6 +53,8 @@ class Survey:
     still: bool = False
     faults: dict[Any, str | None] = field(default_factory=dict)
     reads: dict[Any, list[str]] = field(default_factory=dict)
+    makes: dict[Any, list[Make]] = field(default_factory=dict)  # of layouts that were made, by kernel and classes
+    tries: Counter[Any] = field(default_factory=Counter)
 
 
 def prepare(
@@ -114,7 +122,7 @@ class _Preparation:
             if fault := self.survey.faults[key]:
                 raise Unfit(fault)
             if code not in layouts:
-                layouts[code] = self._layout(code, alone=len(set(codes)) == 1)
+                layouts[code] = self._layout(code, codes[0] is codes[1], (code, classes))
         return Prepared(
             group=self.group,
             codes=codes,
@@ -139,8 +147,26 @@ class _Preparation:
             return f"{layout.__name__}{takes} takes other arguments than the {count} members of the fusion"
         return None
 
-    def _layout(self, code: Any, alone: bool) -> nn.Module:
+    def _layout(self, code: Any, alone: bool, key: Any) -> nn.Module:
         """Make a kernel's layout of the members, and let it read their tensors."""
+        for make in self.survey.makes.get(key, ()):
+            if (parts := make.fits(self.group, self.survey.tied)) is None:
+                continue
+            stacks = make.stacks(parts)
+            keys = {name: stack_key(stack.slots) for name, stack in stacks.items()}
+            if not any(map(self._clashes, keys.values())):
+                own = {name: self.stacks.setdefault(keys[name], stack) for name, stack in stacks.items()}
+                return make.layout(parts, own)
+        self.survey.tries[key] += 1
+        if self.survey.tries[key] > _TRIES:
+            return self._constructed(code, alone)[0]
+        with watched(self.group.modules) as watch:
+            layout, found = self._constructed(code, alone)
+        if not watch.looked and (made := learn(self.group, layout, found)) is not None:
+            self.survey.makes.setdefault(key, []).insert(0, made)
+        return layout
+
+    def _constructed(self, code: Any, alone: bool) -> tuple[nn.Module, Scheme]:
         try:
             with nullcontext() if self.survey.still else randomness(self.group.modules):
                 layout, found = lay_out(code, self.group.modules, self.group.paths, self.survey.root, self.group.parts)
@@ -163,7 +189,7 @@ class _Preparation:
             raise Unfit(f"{type(layout).__name__} makes new parameters of {names}, so it has to run in every mode")
         self.converted += [self._conversion(one, found) for one in found.converted]
         connect(layout, found, self.stacks, self.converted, self.group.modules)
-        return layout
+        return layout, found
 
     def _stack(self, name: str, stocks: Sequence[str], found: Scheme) -> None:
         slots = [found.slots[stock] for stock in stocks]
@@ -175,11 +201,15 @@ class _Preparation:
             raise Unfit(f"{' and '.join(stocks)} differ in dtype, device or width, or are no plain parameters")
         rows = sum([part.shape[0] for part in parts])
         self._check_shape(name, found, torch.Size([rows, *parts[0].shape[1:]]))
-        key = stack_key(found, stocks)
-        others = {place for other in self.stacks if other != key for place in other} if self.stacks else set()
-        if others.intersection(key) or len(set(key)) < len(key):
+        key = stack_key(slots)
+        if self._clashes(key):
             raise Unfit(f"{' and '.join(stocks)} are stacked in two ways")
         self.stacks.setdefault(key, stack)
+
+    def _clashes(self, key: Any) -> bool:
+        """Whether parameters are in another stack already, or twice in this one."""
+        others = {place for other in self.stacks if other != key for place in other} if self.stacks else set()
+        return bool(others.intersection(key)) or len(set(key)) < len(key)
 
     def _conversion(self, conversion: Any, found: Scheme) -> Converted:
         made = Converted(conversion, found.slots)

@@ -284,7 +284,7 @@ class Fusion:
                 layout, found = lay_out(code, self.members, self.paths, None)
             for stocks in found.stacked.values():
                 stack = Stack([found.slots[stock] for stock in stocks])
-                stacks.setdefault(stack_key(found, stocks), stack)
+                stacks.setdefault(stack_key(stack.slots), stack)
             for converted, conversion in zip(self.converted, found.converted, strict=True):
                 converted.ways = conversion.forward, conversion.back
             connect(layout, found, stacks, self.converted, self.members)

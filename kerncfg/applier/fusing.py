@@ -6,11 +6,12 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kerncfg.applier.choices import condition_fault, joined, said
 from kerncfg.applier.connecting import randomness
-from kerncfg.applier.contract import MissingAttribute, conditions_fault, device_fault
-from kerncfg.applier.decide import Decisions, Verdict, condition_fault, is_off, joined, said
+from kerncfg.applier.contract import MissingAttribute, conditions_fault
+from kerncfg.applier.decide import Decisions, Verdict, is_off
 from kerncfg.applier.edits import FUSION
 from kerncfg.applier.fuse import Fusion, Prepared, Survey, fusion_of, prepare, survey
 from kerncfg.applier.groups import Group, check_conflicts, groups, inner
@@ -32,6 +33,13 @@ __all__ = ["FusionSite", "alone", "decide_fusions", "fusion_groups", "release"]
 
 Groups = Mapping[str, tuple["Step", tuple[Group, ...]]]
 _Option = tuple["Choice", Any] | None  # a choice and its code; `None` is the original
+
+
+class _Known(NamedTuple):
+    """What a group got by the first choice of each mode, which have no conditions: another is asked for it at once."""
+
+    options: tuple[_Option, _Option]
+    verdicts: tuple[Verdict, Verdict]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -131,7 +139,7 @@ def decide_fusions(root: nn.Module, sites: Sites, found: Groups, decisions: Deci
     if not found:
         return []
     looked = survey(root, sites.modules, still=True)
-    known: dict[int, Verdict] = {}
+    known: dict[int, _Known] = {}
     with randomness([root]):
         return [
             _Choosing(looked, group, step, decisions, known=known).site()
@@ -187,7 +195,7 @@ class _Choosing:
     decisions: Decisions
     reasons: dict[str, None] = field(default_factory=dict)
     faults: set[str] = field(default_factory=set)
-    known: dict[int, Verdict] = field(default_factory=dict)  # of choices that were the first, by their ids
+    known: dict[int, _Known] = field(default_factory=dict)  # of groups that got the first of both modes, by step
 
     def site(self) -> FusionSite:
         """Return what the group runs."""
@@ -200,12 +208,15 @@ class _Choosing:
 
     def fused(self) -> FusionSite | None:
         """Return the group with the first kernels that it can run in some mode; `None` where it can run none."""
-        device = self.decisions.plan.target.device
-        faults = (device_fault(module, device) for module in self.group.modules)
-        if fault := next(filter(None, faults), None):
-            kept = self.decisions.keep(fault)
-            return FusionSite(group=self.group, step=self.step, verdicts=(kept, kept), prepared=None)
+        for module in self.group.modules:
+            if fault := self.decisions.elsewhere(module):
+                kept = self.decisions.keep(fault)
+                return FusionSite(group=self.group, step=self.step, verdicts=(kept, kept), prepared=None)
         idle, training = self.decisions.modes
+        if (known := self.known.get(id(self.step))) is not None:
+            found = self._prepared(known.options)
+            if found is not None:
+                return FusionSite(group=self.group, step=self.step, verdicts=known.verdicts, prepared=found)
         first = _Options(self._options(_in(self.step, idle)))
         second = first if idle is training else _Options(self._options(_in(self.step, training)))
         for left, right in _pairs(first, second):
@@ -214,6 +225,8 @@ class _Choosing:
             found = self._prepared((left, right))
             if found is not None:
                 verdicts = self._verdict(left, idle), self._verdict(right, training)
+                if not self.reasons and not any(one is not None and one[0].conditions for one in (left, right)):
+                    self.known[id(self.step)] = _Known((left, right), verdicts)
                 return FusionSite(group=self.group, step=self.step, verdicts=verdicts, prepared=found)
         return None
 
@@ -267,14 +280,9 @@ class _Choosing:
         if chosen is None:
             return self._kept(_in(self.step, mode))
         choice = chosen[0]
-        if not self.reasons and (known := self.known.get(id(choice))):
-            return known
         passed = f"; passed over: {'; '.join(self.reasons)}" if self.reasons else ""
         where = f" ({choice.origin})" if choice.origin else ""
-        verdict = Verdict(status="swapped", reason=f"{choice.reason}{where}{passed}", kernel=choice.kernel)
-        if not self.reasons:
-            self.known[id(choice)] = verdict
-        return verdict
+        return Verdict(status="swapped", reason=f"{choice.reason}{where}{passed}", kernel=choice.kernel)
 
     def _kept(self, found: ModePlan) -> Verdict:
         if is_off(found):

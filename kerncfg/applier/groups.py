@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from kerncfg.applier.adapters import adapter_for
+from kerncfg.applier.adapters.torch import unwrapped
 from kerncfg.applier.match import glob
 from kerncfg.errors import ApplyError, ConflictError
 
@@ -136,14 +137,12 @@ def _families(sites: Sites, parent: object) -> dict[str, dict[str, Site]]:
     assert isinstance(parent, re.Pattern)
     found: dict[str, dict[str, Site]] = {}
     shared, fits = sites.shared, parent.fullmatch
+    places = dict(zip(map(id, sites.modules), range(len(sites.modules)), strict=True))
     for place, path in enumerate(sites.paths):
         if fits(f"{path}." if path else "") or (place in shared and any(fits(f"{one}.") for one in shared[place])):
-            found[path] = {}
-    for place, path in enumerate(sites.paths) if found else ():
-        for one in ((path, *shared[place]) if place in shared else (path,)) if path else ():
-            above, _, name = one.rpartition(".")
-            if above in found and sites.layers[place] is not None:
-                found[above][name] = sites[place]
+            children = sites.modules[place]._modules
+            own = {name: places[id(unwrapped(child))] for name, child in children.items() if child is not None}
+            found[path] = {name: sites[child] for name, child in own.items() if sites.layers[child] is not None}
     return found
 
 

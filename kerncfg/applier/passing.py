@@ -18,7 +18,7 @@ from kerncfg.errors import KerncfgWarning
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["around", "guarded", "names_in", "passed_by"]
+__all__ = ["around", "guarded", "inner_child", "names_in", "passed_by"]
 
 _BOUND = "_kerncfg"  # what is bound to a module stands there; a kernel of its own is nothing that is passed by
 
@@ -36,9 +36,16 @@ def around(child: nn.Module) -> str | None:
 
 
 def names_in(module: nn.Module, parts: Iterable[str]) -> tuple[str, ...]:
-    """Return those of the attributes that a kernel reads which are children of a module."""
-    children = module._modules
-    return tuple(sorted(name for name in parts if children.get(name) is not None)) if children else ()
+    """Return those of the attributes that a kernel reads which are children of a module, or children of these."""
+    return tuple(sorted(name for name in parts if inner_child(module, name) is not None)) if module._modules else ()
+
+
+def inner_child(module: nn.Module, path: str) -> nn.Module | None:
+    """Return the child that dotted attributes lead to; `None` if that is none."""
+    found: nn.Module | None = module
+    for name in path.split("."):
+        found = None if found is None else found._modules.get(name)
+    return found
 
 
 @cache
@@ -48,7 +55,7 @@ def guarded(forward: Callable[..., Any], names: tuple[str, ...]) -> Callable[...
     @wraps(forward)
     def run(module: nn.Module, *arguments: Any, **keywords: Any) -> Any:
         for name in names:
-            child = module._modules.get(name)
+            child = inner_child(module, name)
             if child is not None and _is_wrapped(child):
                 if not torch.compiler.is_compiling():
                     warnings.warn(
@@ -66,7 +73,7 @@ def guarded(forward: Callable[..., Any], names: tuple[str, ...]) -> Callable[...
 def passed_by(module: nn.Module, forward: Callable[..., Any] | None) -> str | None:
     """Say for a report what a kernel's forward gives way to in a module."""
     for name in getattr(forward, "inside", ()):
-        child = module._modules.get(name)
+        child = inner_child(module, name)
         if child is not None and _is_wrapped(child):
             return f"changed since: {_past(name, child)}, so the module runs its own"
     return None

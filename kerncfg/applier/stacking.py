@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import nn
 
-__all__ = ["Kept", "Slot", "Source", "Stack", "following", "link", "twin"]
+__all__ = ["Kept", "Slot", "Source", "Stack", "following", "link", "linked", "twin"]
 
 _SOURCES = "_kerncfg_sources"
 _FIRST = "_kerncfg_first"
@@ -185,9 +185,14 @@ def link(module: nn.Module, sources: Mapping[str, Source], first: nn.Module) -> 
     for name in sources:
         module._parameters.pop(name, None)
         module._buffers.pop(name, None)
-    module.__dict__[_SOURCES] = dict(sources)
-    module.__dict__[_FIRST] = first
+    linked(module, dict(sources), first)
     module.__class__ = _linked(type(module), tuple(sorted(sources)))  # type: ignore[arg-type]  # a class is hashable
+
+
+def linked(module: nn.Module, sources: dict[str, Source], first: nn.Module) -> None:
+    """Say where a module whose class reads elsewhere finds its tensors and its mode."""
+    module.__dict__[_SOURCES] = sources
+    module.__dict__[_FIRST] = first
 
 
 def following(modules: Iterable[nn.Module], first: nn.Module) -> None:

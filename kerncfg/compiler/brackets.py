@@ -4,9 +4,23 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["BLANKS", "pieces", "quoted", "spaced", "unclosed"]
+__all__ = [
+    "BLANKS",
+    "IN_QUOTES",
+    "bare",
+    "escaped",
+    "for_shell",
+    "pieces",
+    "quoted",
+    "spaced",
+    "unclosed",
+    "with_quotes",
+]
 
 BLANKS = " \t\r\n"  # what YAML takes off a text, and no more
+_QUOTED = r"""'(?:\\'|[^'])*'|"(?:\\"|[^"])*\""""
+IN_QUOTES = re.compile(_QUOTED)
+_ESCAPED = re.compile(r"\\[0abtnvfreN_LP\\ /]|\\x[0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}|\\U[0-9A-Fa-f]{8}")  # in YAML's \" \"
 _OPEN, _CLOSE = "[{(", "]})"
 _RANGE_GOES_ON = re.compile(r"\s*(>=|<=|==|!=|~=|<|>)")
 
@@ -67,3 +81,24 @@ def spaced(text: str) -> str:
 def quoted(text: str) -> str:
     """Return a text in single quotes, as Hydra reads them."""
     return "'" + text.replace("\\'", "\\\\'").replace("'", "\\'") + "'"
+
+
+def for_shell(text: str) -> str:
+    """Return a text as it is typed: in quotes that Hydra reads, inside quotes that a shell takes off."""
+    return '"' + re.sub(r'(\\(?=[\\$"`]|$)|[$"`])', r"\\\1", quoted(text)) + '"'
+
+
+def escaped(text: str) -> str:
+    """Return the first characters in double quotes that are one character in YAML and stay as they are in Hydra."""
+    inside = (_ESCAPED.search(found[0]) for found in IN_QUOTES.finditer(text) if found[0][0] == '"')
+    return next((found[0] for found in inside if found), "")
+
+
+def with_quotes(whole: str, text: str) -> str:
+    """Return a list or map in which a text stands in quotes wherever it is a value without them."""
+    return bare(text).sub(lambda found: quoted(text) if found[0] == text else found[0], whole)
+
+
+def bare(text: str) -> re.Pattern[str]:
+    """Return what finds a text where it is a value of a list or map, and all that stands in quotes."""
+    return re.compile(rf"(?:{_QUOTED})|(?<![^\[{{,\s]){re.escape(text)}(?![^\]}},\s])")

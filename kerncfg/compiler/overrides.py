@@ -17,7 +17,18 @@ from typing import TYPE_CHECKING, Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
-from kerncfg.compiler.brackets import BLANKS, pieces, quoted, spaced, unclosed
+from kerncfg.compiler.brackets import (
+    BLANKS,
+    IN_QUOTES,
+    bare,
+    escaped,
+    for_shell,
+    pieces,
+    quoted,
+    spaced,
+    unclosed,
+    with_quotes,
+)
 from kerncfg.compiler.reading import kind_of_key, scalar
 from kerncfg.compiler.tree import LISTED
 from kerncfg.documents.target import Mode, canonical_device
@@ -45,8 +56,6 @@ _VERSION = "a whole number such as 3, or a range such as '>=2.0,<3.0'"
 _FORM = re.compile(r"(?P<sign>~|\+{0,2})(?P<key>[^=\s]*?)\s*(?:=(?P<value>.*))?", re.DOTALL)
 _CHOICE = re.compile(r"\s*choice\((?P<inside>.*)\)\s*", re.DOTALL)
 _NOT_IN_A_KEY = re.compile(r"[^\w./@-]")
-_QUOTED = r"""'(?:\\'|[^'])*'|"(?:\\"|[^"])*\""""
-_IN_QUOTES = re.compile(_QUOTED)
 _ESCAPE = re.compile(r"\\[\\()\[\]{}:=, \t]")
 _TOKEN = re.compile(r"(?:[^\[\]{}(),:\s]|:(?=[^\[\]{},\s]))+")  # a colon inside a text is a part of it
 _QUOTES = "'\""
@@ -210,6 +219,9 @@ def _value(argument: str, key: str, value: str) -> str:
     choice = _CHOICE.fullmatch(value)
     # Hydra loses the quotes inside choice(); a plain list of values means the same and keeps them.
     found = pieces(choice["inside"] if choice else value)
+    if len(found) > 1 and not all(piece.strip(BLANKS) for piece in found):
+        line = f"{key}={','.join(piece for piece in found if piece.strip(BLANKS))}"
+        raise _refused(argument, "has a comma with nothing beside it", f"write {line}")
     return ",".join(_piece(argument, key, piece) for piece in found)
 
 
@@ -218,11 +230,13 @@ def _piece(argument: str, key: str, piece: str) -> str:
     if not argument.startswith("++") and (apart := spaced(text)) != text:
         message = "in a file a ':' with no blank after it is a part of the key"
         raise _refused(argument, message, f'write "{key}={apart}"')
-    escape = _ESCAPE.search(_IN_QUOTES.sub("", piece))
+    escape = _ESCAPE.search(IN_QUOTES.sub("", piece))
     if escape and not argument.startswith("++"):  # Hydra's own sweeps say `++key=a\\:b`
-        inside = text.replace("'", "\\'")
         message = f"{escape[0]} is one character on the command line, in a file it would be two"
-        raise _refused(argument, message, f"for the text as it stands write {key}=\"'{inside}'\"")
+        raise _refused(argument, message, f"for the text as it stands write {key}={for_shell(text)}")
+    if not argument.startswith("++") and (one := escaped(text)):
+        message = f"{one} stands as it is on the command line, in a file it would be one character"
+        raise _refused(argument, message, f"write the text in single quotes, as in {key}={for_shell(f'a{one}b')}")
     try:
         parsed = read(f"k={piece}")
     except HydraException:
@@ -253,7 +267,7 @@ def _bracketed(argument: str, key: str, text: str) -> str:
     unclear = any(set(item) & set("'\"[]{}") for item in added)  # where a text ends is anybody's guess
     if text[:1] not in ("[", "{") or unclear or not _reads(made):
         examples = {"[": "[org/a:Name, 'org/b@>=2.0,<3.0:Name']", "{": "{kernel: 'org/a@>=2.0,<3.0:Name'}"}
-        whole = f"for a text write {key}=\"'{text.strip(_QUOTES)}'\""
+        whole = f"for a text write {key}={for_shell(text.strip(_QUOTES))}"
         inside = f"quote the texts inside, as in {key}={examples.get(text[0])}"
         raise _refused(argument, f"cannot read {text}", inside if text[0] in examples else whole)
     if split := [item for item in added if "," in item]:
@@ -271,11 +285,18 @@ def _inside(text: str, added: list[str]) -> str:
         return f"[{', '.join(_inside(item, added) for item in pieces(text[1:-1]))}]"
     if text[:1] == "{" and text[-1:] == "}":
         entries = [item.partition(":") for item in pieces(text[1:-1])]
-        return f"{{{', '.join(f'{name.strip()}: {_inside(value, added)}' for name, _, value in entries)}}}"
+        return f"{{{', '.join(f'{_name(name.strip())}: {_inside(value, added)}' for name, _, value in entries)}}}"
     if text[:1] in ("[", "{", "'", '"', ""):
         return text
     added.append(text)
     return quoted(text)
+
+
+def _name(name: str) -> str:
+    """Return a key without quotes, in which Hydra reads none, where a file reads the same text."""
+    inner = name[1:-1]
+    quotes = name[:1] == name[-1:] and name[:1] in _QUOTES and re.fullmatch(r"[\w./-]+", inner)
+    return inner if quotes and kind_of_key(inner) is None else name
 
 
 def _reads(text: str) -> bool:
@@ -290,11 +311,11 @@ def _same_as_yaml(argument: str, key: str, text: str, found: Any) -> None:
     """Refuse what a file would read as another value than the command line does."""
     whole = text if isinstance(found, dict | list) else ""
     for value in _texts(found):
-        bare = text[:1] not in ("'", '"') and value == text
-        if bare or (whole and value in _bare(value).findall(whole)):
+        alone = text[:1] not in ("'", '"') and value == text
+        if alone or (whole and value in bare(value).findall(whole)):
             _differs(argument, key, value, value, whole)
     if whole and not argument.startswith("++"):  # a sweep says `inf` for 61e9540
-        for token in _TOKEN.findall(_IN_QUOTES.sub("", text)):
+        for token in _TOKEN.findall(IN_QUOTES.sub("", text)):
             if _reads(token) and not isinstance(typed := read(f"k={token}").value(), str):
                 _differs(argument, key, token, typed, whole)
     if isinstance(found, float | bool) or (found is None and text):
@@ -328,7 +349,7 @@ def _differs(argument: str, key: str, text: str, found: Any, whole: str = "") ->
         there = f"the text {other!r}" if isinstance(other, str) else "a map" if other == {} else repr(other)
         message = f"{text} is {here} on the command line, in a file it would be {there}"
         if whole:
-            line = f"{key}={_with_quotes(whole, text)}".replace('"', '\\"')
+            line = f"{key}={with_quotes(whole, text)}".replace('"', '\\"')
             raise _refused(argument, message, f'write "{line}"')
         refers = _refers(key)
         if refers and (other is False or found is None):
@@ -336,22 +357,11 @@ def _differs(argument: str, key: str, text: str, found: Any, whole: str = "") ->
         if refers and not isinstance(other, str):
             raise _refused(argument, message, f"name a kernel, as in {key}=org/repo@v1:Name")
         meant = "" if refers or key.rpartition(".")[2] in _TEXTS else _meant(key, other if found == text else found)
-        escaped = text.replace("'", "\\'")
-        raise _refused(argument, message, f"{'for the text ' * bool(meant)}write {key}=\"'{escaped}'\"{meant}")
+        raise _refused(argument, message, f"{'for the text ' * bool(meant)}write {key}={for_shell(text)}{meant}")
 
 
 def _finite(value: Any) -> bool:
     return not isinstance(value, float) or math.isfinite(value)
-
-
-def _with_quotes(whole: str, text: str) -> str:
-    """Return a list or map in which a text stands in quotes wherever it is a value without them."""
-    return _bare(text).sub(lambda found: quoted(text) if found[0] == text else found[0], whole)
-
-
-def _bare(text: str) -> re.Pattern[str]:
-    """Return what finds a text where it is a value of a list or map, and all that stands in quotes."""
-    return re.compile(rf"(?:{_QUOTED})|(?<![^\[{{,\s]){re.escape(text)}(?![^\]}},\s])")
 
 
 def _refers(key: str) -> bool:

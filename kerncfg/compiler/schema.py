@@ -14,6 +14,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.validators import extend
 
 from kerncfg.compiler.assign import fault, near
+from kerncfg.compiler.brackets import for_shell
 from kerncfg.compiler.tree import KeyPath, Origins, spell
 from kerncfg.errors import ConfigError, Issue
 from kerncfg.locations import schemas
@@ -118,7 +119,7 @@ class _Places:
 
     def quoted(self, path: KeyPath, words: str) -> str:
         """Return how to write characters so that they stay text."""
-        return self.line(path, f"\"'{words}'\"" if self.typed(path) else f"'{words}'")
+        return self.line(path, for_shell(words) if self.typed(path) else f"'{words}'")
 
 
 def _if(validator: Any, asked: Any, value: Any, rule: Any) -> Iterator[ValidationError]:
@@ -147,10 +148,15 @@ def _finite(checker: Any, value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
 
 
+def _whole(checker: Any, value: Any) -> bool:
+    """The type `integer`: 3.0 is none, which JSON Schema takes for one."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 _Validator: Any = extend(  # type: ignore[no-untyped-call]
     Draft202012Validator,
     {"if": _if, "allOf": _all_of},
-    type_checker=Draft202012Validator.TYPE_CHECKER.redefine("number", _finite),
+    type_checker=Draft202012Validator.TYPE_CHECKER.redefine_many({"number": _finite, "integer": _whole}),
 )
 
 

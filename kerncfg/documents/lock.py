@@ -297,17 +297,21 @@ class Lock:
 
 def _differences(before: Pin, after: Pin) -> Iterator[str]:
     found = [{release.revision: release for release in pin.releases} for pin in (before, after)]
+    if before.ref.version and all(found) and found[0].keys() != found[1].keys():  # the highest of a range is another
+        told = (f"{release.revision} {_told(release, pin)}" for pin in (before, after) for release in pin.releases)
+        yield " → ".join(told)
+        return
     for revision in dict.fromkeys([*found[0], *found[1]]):
         was, now = found[0].get(revision), found[1].get(revision)
         if was != now:
-            yield f"{revision or 'it'}: {_told(was, before)} → {_told(now, after)}"
+            yield f"{revision or 'it'}: {_told(was, before, 'none')} → {_told(now, after, 'gone')}"
     if not any(found) and before.reason != after.reason:
         yield f"{before.reason} → {after.reason}"
 
 
-def _told(release: Release | None, pin: Pin) -> str:
+def _told(release: Release | None, pin: Pin, nothing: str = "gone") -> str:
     if release is None or release.commit is None:
-        return pin.reason or "gone"
+        return pin.reason or nothing
     where = f"{release.repository}@" if release.repository else ""
     return f"{where}{release.commit[:12]}…"
 

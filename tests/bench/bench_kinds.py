@@ -61,6 +61,7 @@ def applying(runs: int) -> Iterator[tuple[str, float, float]]:
     counts = {}
     for turn in range(runs + 1):
         for name, said in plans.items():
+            bindings = None
             gc.collect()
             start = time.process_time()
             bindings = apply(said, model)

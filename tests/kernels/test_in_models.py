@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
+from transformers.loss.loss_utils import ForCausalLMLoss
 
 from kerncfg.evidence.verify import verify
 from kerncfg.machine import detect
@@ -53,4 +55,31 @@ def test_a_kernel_passes_verification_forward_and_backward(
     assert [row.reason for row in found.rows if row.reason] == []
     assert {row.name for row in found.rows} == set(expected)
     assert all(row.backward is not None and row.backward.passed for row in found.rows)
+    assert found.passed
+
+
+class Training(nn.Module):
+    """A language model with its loss, which transformers' own models reach by an attribute and not by its name."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        logits = self.model(input_ids=input_ids).logits
+        loss: torch.Tensor = ForCausalLMLoss(logits, labels, logits.shape[-1])
+        return loss
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_loss_passes_verification_where_a_forward_calls_it(dtype: str) -> None:
+    node = {"architecture": "LlamaForCausalLM", "config": TINY, "dtype": dtype, "seed": 0, "batch": 2, "sequence": 9}
+    loaded = build(node, detect({"device": "cpu"}))
+    ids = loaded.inputs["input_ids"]
+    labels = ids.masked_fill(ids % 5 == 0, -100)
+    row = "kernels.Loss={match: {function: ForCausalLMLoss}, cpu: builtin:ForCausalLMLoss}"
+    with applied(Training(loaded.model), "inherited=none", row) as bindings:
+        found = verify(bindings, {"input_ids": ids, "labels": labels}, POLICY)
+    assert [(one.name, one.reason, one.hazards) for one in found.rows] == [("Loss", None, ())]
+    assert found.rows[0].backward is not None and found.rows[0].backward.passed
     assert found.passed

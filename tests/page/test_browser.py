@@ -195,6 +195,11 @@ def test_on_paper_everything_but_the_tree_is_unfolded_and_nothing_is_cut(made: P
     assert page.evaluate("document.querySelectorAll('main section:not(#modules) details:not([open])').length") == 0
     assert page.evaluate("[...document.querySelectorAll('form')].some((each) => each.checkVisibility())") is False
     assert page.pdf().startswith(b"%PDF")
+    page.set_viewport_size({"width": 718, "height": 1000})  # what the margins of A4 leave
+    assert page.evaluate("document.documentElement.scrollWidth") <= 718
+    assert page.evaluate("[...document.querySelectorAll('table')].every((e) => e.getBoundingClientRect().right < 718)")
+    page.emulate_media(media="print", color_scheme="dark")
+    assert page.evaluate(LUMINANCE) == 3 * 255
     page.evaluate("window.dispatchEvent(new Event('afterprint'))")
 
 

@@ -1,4 +1,4 @@
-"""The names that transformers' decorators set with a fitting `kernels`, and those read from the same source."""
+"""What transformers registers with a fitting `kernels`: names that its source has too, and functions of the process."""
 
 from __future__ import annotations
 
@@ -74,3 +74,43 @@ def test_every_name_that_a_class_carries_is_read_from_its_source(pair: Path) -> 
     assert sum(" calls " in key for key in peer) > 100
     assert {key: ours.get(key) for key in peer} == peer
     assert set(ours) - set(peer) == set()
+
+
+FUNCTIONS = """
+import copy, json, sys
+import torch
+from transformers.models.qwen3 import modeling_qwen3
+from transformers.utils.import_utils import is_kernels_available
+from kerncfg.applier.apply import apply
+from tests.snapshot import snapshot
+from tests.test_adapters_transformers import build
+from tests.test_functions import TOKENS, rotary
+
+json.load(sys.stdin)
+
+
+def logits(model):
+    return model(TOKENS).logits.detach()
+
+
+function, models = modeling_qwen3.apply_rotary_pos_emb, [build("Qwen3") for _ in range(3)]
+for name in ("HalfQ", "triple_q"):
+    apply(rotary(name), models[0]).revert()
+own, before = logits(models[2]), [snapshot(model) for model in models]
+bindings = [apply(rotary(name), model) for name, model in zip(("HalfQ", "triple_q"), models)]
+found = [logits(model) for model in models]
+alike = [[torch.equal(one, other) for other in (*found, own)] for one in found]
+copied = torch.equal(logits(copy.deepcopy(models[0])), found[0])
+for one in bindings:
+    one.revert()
+back = [snapshot(model) == then for model, then in zip(models, before)]
+shared = isinstance(function, torch.nn.Module) and function is modeling_qwen3.apply_rotary_pos_emb
+print(json.dumps([is_kernels_available(), shared, alike, copied, back, torch.equal(logits(models[0]), own)]))
+"""
+
+
+def test_a_function_that_is_one_object_of_the_process_is_replaced_for_one_model_alone(pair: Path) -> None:
+    root = str(Path(__file__).parents[2])
+    found = ask(Path(os.pathsep.join([str(pair), root])), FUNCTIONS, None)
+    apart = [[True, False, False, False], [False, True, False, False], [False, False, True, True]]
+    assert found == [True, True, apart, True, [True] * 3, True]

@@ -16,7 +16,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from kerncfg.applier.adapters.statements import Decorated, decorated, has_statement, source_lines
+from kerncfg.applier.adapters.statements import Decorated, decorated, has_statement, source_text
 
 __all__ = ["HOME", "declarations", "marked", "registration"]
 
@@ -46,9 +46,9 @@ class _Statement:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Source:
-    """What the source of a module says; another list of its lines means that it has changed."""
+    """What the source of a module says; another text of it means that it has changed."""
 
-    lines: list[str]
+    text: str
     statements: dict[str, list[_Statement]]
 
 
@@ -109,7 +109,7 @@ def _here(name: str, module: ModuleType) -> list[_Statement]:
     if (source := _read(module)) is None:
         return []
     bare = [_Statement(range(0), None, ())]
-    return source.statements.get(name) or (bare if has_statement("".join(source.lines), name) else [])
+    return source.statements.get(name) or (bare if has_statement(source.text, name) else [])
 
 
 def _known_as(value: Any, module: ModuleType) -> list[str]:
@@ -157,15 +157,16 @@ def _is_decorator(value: Any, which: Mapping[str, str] = _DECORATORS) -> bool:
 def _read(module: ModuleType) -> _Source | None:
     """Return what a module's source says, if it can reach the decorators; it is read again when it changed."""
     known = _sources.get(module.__name__)
-    if known is None and not _ways(module):
+    ways = _ways(module) if known is None else []
+    if known is None and not ways:
         return None
-    lines = source_lines(module)
-    if lines is None:  # typed in, executed from text, or its file is gone
+    text = source_text(module)
+    if text is None:  # typed in, executed from text, or its file is gone
         return None
-    if known is None or known.lines is not lines:
-        found = decorated("".join(lines), _ways(module), lambda name: _is_decorator(_spelled(name, module)))
+    if known is None or known.text != text:
+        found = decorated(text, ways or _ways(module), lambda name: _is_decorator(_spelled(name, module)))
         statements = {name: _meant(each, module) for name, each in (found or {}).items()}
-        known = _sources[module.__name__] = _Source(lines, statements)
+        known = _sources[module.__name__] = _Source(text, statements)
     return known
 
 

@@ -7,19 +7,27 @@ column, under a name that no other statement of the file has, is parsed alone; f
 from __future__ import annotations
 
 import ast
+import importlib.util
 import inspect
 import linecache
+import os
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 
-__all__ = ["Decorated", "decorated", "has_statement", "source_lines"]
+__all__ = ["Decorated", "decorated", "has_statement", "source_text"]
 
 # Decorators in the first column, with whatever goes on in further lines, and the statement that they stand over.
 _STACK = re.compile(
     r"\n(?P<stack>(?:@.*\n(?:(?:[ \t)\]}#].*)?\n)*)+)(?P<kind>class|def|async[ \t]+def)[ \t]+(?P<name>\w+)"
 )
+
+
+_DECORATOR = re.compile(r"@[ \t]*(?P<name>(?P<first>\w+)(?:\.\w+)*)")
+
+_texts: dict[str, tuple[tuple[int, int], str]] = {}  # by file: its size and time of modification, and what it holds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,16 +38,28 @@ class Decorated:
     lines: range = range(0)
 
 
-def source_lines(module: ModuleType) -> list[str] | None:
-    """Return the lines of a module's source: the same list as long as the file is the same; `None` without one."""
+def source_text(module: ModuleType) -> str | None:
+    """Return a module's source: the same text as long as the file is the same; `None` without one.
+
+    `linecache` takes twice as long for a file: it makes a text of each line.
+    """
     try:
         file = inspect.getsourcefile(module)
     except TypeError:  # built in
         return None
     if file is None:
         return None
-    linecache.checkcache(file)
-    return linecache.getlines(file, vars(module)) or None
+    try:
+        found = os.stat(file)  # noqa: PTH116 - a model's classes ask for it dozens of times
+        stamp = found.st_size, found.st_mtime_ns
+        if file not in _texts or _texts[file][0] != stamp:
+            _texts[file] = stamp, f"{importlib.util.decode_source(Path(file).read_bytes())}\n"
+    except OSError:  # in an archive, which its loader can read
+        linecache.checkcache(file)
+        return "".join(linecache.getlines(file, vars(module))) or None
+    except (SyntaxError, ValueError):  # in no encoding that it could be run from
+        return None
+    return _texts[file][1]
 
 
 def decorated(text: str, names: Collection[str], counts: Callable[[str], bool]) -> dict[str, list[Decorated]] | None:
@@ -50,9 +70,8 @@ def decorated(text: str, names: Collection[str], counts: Callable[[str], bool]) 
     """
     if not names:
         return {}
-    said = re.compile(rf"@[ \t]*(?P<name>(?:{'|'.join(map(re.escape, names))})\b(?:\.\w+)*)")
     text = f"\n{text}"
-    spelled = {found.start(): found["name"] for found in said.finditer(text)}
+    spelled = {found.start(): found["name"] for found in _DECORATOR.finditer(text) if found["first"] in names}
     counting = {name for name in set(spelled.values()) if counts(name)}
     places = [place for place, name in spelled.items() if name in counting and _is_first(text, place)]
     if not places:

@@ -139,9 +139,10 @@ def walk(model: nn.Module) -> tuple[list[str], list[nn.Module], dict[int, tuple[
             paths.append(prefix + name)
             modules.append(child)
             if child._modules:
-                visit(child, f"{prefix}{name}.")
+                visit(child, f"{prefix}{name}.")  # noqa: F821 (it is there until the end)
 
     visit(model, "")
+    del visit  # a function that names itself is a cycle, and would hold the model until it is collected
     shared: dict[int, tuple[str, ...]] = {}
     if again:
         places = {id(module): place for place, module in enumerate(modules)}
