@@ -5,8 +5,11 @@ from __future__ import annotations
 import subprocess
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hypothesis import given
+from hypothesis import strategies as st
 
-from kerncfg.compiler.brackets import escaped, for_shell, quoted, spaced, unclosed
+from kerncfg.compiler.brackets import escaped, for_shell, halved, pieces, quoted, spaced, unclosed
 
 
 @pytest.mark.parametrize(
@@ -63,4 +66,17 @@ def test_a_text_comes_through_a_shell_as_hydra_reads_it(text: str) -> None:
 
 def test_characters_that_yaml_alone_takes_for_one_are_found_in_double_quotes_only() -> None:
     assert escaped(r'"a\tb"') == r"\t" and escaped(r'["\u0061"]') == r"\u0061"
+    assert (
+        escaped(r'"a\\"') == escaped(r'["a\\", "b"]') == "" and escaped(r'"a\\b"') == r"\\"
+    )  # before a quote both halve them
+    assert (
+        halved(r"'a\\'") == halved(r"['a\\\'b']") == r"\\"
+        and halved(r"'a\\b'") == halved(r"'a\'b'") == halved(r'"a\\"') == ""
+    )
     assert escaped(r'"a\"b"') == escaped(r"'a\tb'") == escaped(r"a\tb") == escaped(r'"C:\dir"') == ""
+
+
+@given(st.text("a\\'\",", min_size=1, max_size=6))
+def test_hydra_reads_every_text_in_quotes_as_it_was(text: str) -> None:
+    assert OverridesParser.create().parse_override(f"k={quoted(text)}").value() == text
+    assert pieces(f"{quoted(text)},b") == [quoted(text), "b"]

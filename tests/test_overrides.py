@@ -134,6 +134,7 @@ REFUSED = {
     "kernels.X.cuda=a/b:C,": "has a comma with nothing beside it",
     'kernels.X.when.x="a\\tb"': "\\t stands as it is on the command line, in a file it would be one character",
     'kernels.X.cuda=["C:\\\\k:K"]': "\\\\ stands as it is on the command line",
+    "kernels.X.when.x=['a\\\\']": "\\\\ is one character on the command line, in a file it would be two",
     "kernels.X.cuda=nope(a)": "cannot read nope(a)",
 }
 

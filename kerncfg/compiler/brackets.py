@@ -10,15 +10,17 @@ __all__ = [
     "bare",
     "escaped",
     "for_shell",
+    "halved",
     "pieces",
     "quoted",
     "spaced",
     "unclosed",
+    "unlike_a_file",
     "with_quotes",
 ]
 
 BLANKS = " \t\r\n"  # what YAML takes off a text, and no more
-_QUOTED = r"""'(?:\\'|[^'])*'|"(?:\\"|[^"])*\""""
+_QUOTED = r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\""""
 IN_QUOTES = re.compile(_QUOTED)
 _ESCAPED = re.compile(r"\\[0abtnvfreN_LP\\ /]|\\x[0-9A-Fa-f]{2}|\\u[0-9A-Fa-f]{4}|\\U[0-9A-Fa-f]{8}")  # in YAML's \" \"
 _OPEN, _CLOSE = "[{(", "]})"
@@ -32,7 +34,7 @@ def pieces(value: str) -> list[str]:
     quote = ""
     for index, char in enumerate(value):
         if quote:
-            quote = "" if char == quote and value[index - 1] != "\\" else quote
+            quote = "" if char == quote and _unescaped(value, index) else quote
         elif char in "'\"" and (depth or not value[start:index].strip()):
             quote = char
         elif char in _OPEN:
@@ -45,13 +47,21 @@ def pieces(value: str) -> list[str]:
     return [*found, value[start:]]
 
 
+def _unescaped(text: str, index: int) -> bool:
+    """Say whether an even number of backslashes stands before a place, of which none belongs to it."""
+    before = index
+    while before and text[before - 1] == "\\":
+        before -= 1
+    return (index - before) % 2 == 0
+
+
 def unclosed(text: str) -> str:
     """Return the brackets that would close what a list or map leaves open; none if they are not the fault."""
     left: list[str] = []
     quote = ""
     for index, char in enumerate(text):
         if quote:
-            quote = "" if char == quote and text[index - 1] != "\\" else quote
+            quote = "" if char == quote and _unescaped(text, index) else quote
         elif char in "'\"":
             quote = char
         elif char in _OPEN and text[0] in "[{":
@@ -79,8 +89,15 @@ def spaced(text: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """Return a text in single quotes, as Hydra reads them."""
-    return "'" + text.replace("\\'", "\\\\'").replace("'", "\\'") + "'"
+    """Return a text in quotes, as Hydra reads them; in those that a file reads alike, where there are such."""
+    if re.search(r"\\('|$)", text) and not escaped(double := _in(text, '"')):
+        return double
+    return _in(text, "'")
+
+
+def _in(text: str, quote: str) -> str:
+    doubled = re.sub(r"(\\+)$", r"\1\1", text)
+    return quote + re.sub(rf"(\\*){quote}", rf"\1\1\\{quote}", doubled) + quote
 
 
 def for_shell(text: str) -> str:
@@ -90,8 +107,26 @@ def for_shell(text: str) -> str:
 
 def escaped(text: str) -> str:
     """Return the first characters in double quotes that are one character in YAML and stay as they are in Hydra."""
-    inside = (_ESCAPED.search(found[0]) for found in IN_QUOTES.finditer(text) if found[0][0] == '"')
+    double = (re.sub(r'\\+"', '"', found[0]) for found in IN_QUOTES.finditer(text) if found[0][0] == '"')
+    inside = (_ESCAPED.search(piece) for piece in double)  # before a double quote both read alike
     return next((found[0] for found in inside if found), "")
+
+
+def halved(text: str) -> str:
+    """Return the first two backslashes in single quotes that are two characters in YAML and one in Hydra."""
+    single = (found[0] for found in IN_QUOTES.finditer(text) if found[0][0] == "'")
+    return next(("\\\\" for piece in single if re.search(r"\\\\+'", piece)), "")
+
+
+def unlike_a_file(key: str, text: str) -> tuple[str, str] | None:
+    """Return in what a file reads the texts in quotes otherwise, and how to write such a text at a key."""
+    if two := halved(text):
+        message = f"{two} is one character on the command line, in a file it would be two"
+        return message, f"write the text in double quotes, as in {key}={for_shell('C:' + two[1:])}"
+    if one := escaped(text):
+        message = f"{one} stands as it is on the command line, in a file it would be one character"
+        return message, f"write the text in single quotes, as in {key}={for_shell(f'a{one}b')}"
+    return None
 
 
 def with_quotes(whole: str, text: str) -> str:

@@ -21,12 +21,12 @@ from kerncfg.compiler.brackets import (
     BLANKS,
     IN_QUOTES,
     bare,
-    escaped,
     for_shell,
     pieces,
     quoted,
     spaced,
     unclosed,
+    unlike_a_file,
     with_quotes,
 )
 from kerncfg.compiler.reading import kind_of_key, scalar
@@ -234,9 +234,8 @@ def _piece(argument: str, key: str, piece: str) -> str:
     if escape and not argument.startswith("++"):  # Hydra's own sweeps say `++key=a\\:b`
         message = f"{escape[0]} is one character on the command line, in a file it would be two"
         raise _refused(argument, message, f"for the text as it stands write {key}={for_shell(text)}")
-    if not argument.startswith("++") and (one := escaped(text)):
-        message = f"{one} stands as it is on the command line, in a file it would be one character"
-        raise _refused(argument, message, f"write the text in single quotes, as in {key}={for_shell(f'a{one}b')}")
+    if not argument.startswith("++") and (unlike := unlike_a_file(key, text)):
+        raise _refused(argument, *unlike)
     try:
         parsed = read(f"k={piece}")
     except HydraException:
