@@ -108,6 +108,8 @@ ACCEPTED_ELSEWHERE: dict[tuple[str, str], Any] = {
     ("attention", "/a/k"): "/a/k",
     ("attention", "python:flash_attn.cute"): "python:flash_attn.cute",
     ("attention", "[a/b@v1, flash_attention_3, sdpa]"): ["a/b@v1", "flash_attention_3", "sdpa"],
+    ("attention", "[a/b@v1, sdpa,]"): ["a/b@v1", "sdpa"],
+    ("kernels", "{cuda: a/b:C, cpu: , }"): {"cuda": "a/b:C", "cpu": None},
     ("attention", "{kernel: a/b, version: 3, mask: sdpa}"): {"kernel": "a/b", "version": 3, "mask": "sdpa"},
     ("attention", "{path: 'model.visual.**', cuda: {training: sdpa}, fallback: error, any: eager}"): {
         "path": "model.visual.**", "cuda": {"training": "sdpa"}, "fallback": "error", "any": "eager",

@@ -11,6 +11,7 @@ __all__ = [
     "escaped",
     "for_shell",
     "halved",
+    "inner",
     "pieces",
     "quoted",
     "spaced",
@@ -45,6 +46,12 @@ def pieces(value: str) -> list[str]:
             found.append(value[start:index])
             start = index + 1
     return [*found, value[start:]]
+
+
+def inner(text: str) -> list[str]:
+    """Return what a list or map holds, in pieces; as in YAML, nothing behind a last comma."""
+    found = pieces(text[1:-1])
+    return found[:-1] if not found[-1].strip(BLANKS) and "".join(found[-2:-1]).strip(BLANKS) else found
 
 
 def _unescaped(text: str, index: int) -> bool:

@@ -22,6 +22,7 @@ from kerncfg.compiler.brackets import (
     IN_QUOTES,
     bare,
     for_shell,
+    inner,
     pieces,
     quoted,
     spaced,
@@ -281,10 +282,11 @@ def _inside(text: str, added: list[str]) -> str:
     if _reads(text):
         return text
     if text[:1] == "[" and text[-1:] == "]":
-        return f"[{', '.join(_inside(item, added) for item in pieces(text[1:-1]))}]"
+        return f"[{', '.join(_inside(item, added) for item in inner(text))}]"
     if text[:1] == "{" and text[-1:] == "}":
-        entries = [item.partition(":") for item in pieces(text[1:-1])]
-        return f"{{{', '.join(f'{_name(name.strip())}: {_inside(value, added)}' for name, _, value in entries)}}}"
+        entries = [item.partition(":") for item in inner(text)]
+        made = [f"{_name(name.strip())}: {_inside(value, added) or 'null'}" for name, _, value in entries]
+        return f"{{{', '.join(made)}}}"
     if text[:1] in ("[", "{", "'", '"', ""):
         return text
     added.append(text)
