@@ -65,6 +65,8 @@ _PARTS = {
     "_said",
     "_said_at",
     "_text",
+    "text",
+    "spelled",
     "rates",
     "_rates",
     "_near",

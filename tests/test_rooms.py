@@ -103,6 +103,8 @@ ORDER = (
     "applier.attributes",
     "applier.contract",
     "applier.match",
+    "applier.choices",
+    "applier.wanting",
     "applier.attention",
     "applier.decide",
     "applier.attending",

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from torch.jit import ScriptModule
 
 from kerncfg.applier.bind import Edit, Owner, reachable
-from kerncfg.applier.contract import Fit, MissingAttribute, conditions_fault, device_fault, fit, module_fault, tensors
+from kerncfg.applier.choices import condition_fault, is_off, joined, said, spelled
+from kerncfg.applier.contract import Fit, device_fault, fit, module_fault, tensors
 from kerncfg.applier.deterministic import undeclared
 from kerncfg.applier.edits import FUSION
 from kerncfg.applier.match import Claim, row
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from kerncfg.documents.target import Mode, Target
     from kerncfg.sources import Source
 
-__all__ = ["Decided", "Decisions", "Verdict", "condition_fault", "is_off", "joined", "said"]
+__all__ = ["Decided", "Decisions", "Verdict"]
 
 _Answer = TypeVar("_Answer")
 
@@ -98,13 +99,6 @@ def _is_plain(entries: dict[str, Any], device: torch.device | None, names: tuple
         if name not in parameters and name not in entries and name not in buffers:
             return False
     return True
-
-
-def is_off(found: ModePlan | None) -> bool:
-    """Whether somebody wrote that this mode runs the original, and nothing was preferred to it."""
-    return bool(
-        found and found.choices and found.choices[0].original and found.choices[0].origin and not found.rejected
-    )
 
 
 class Decisions:
@@ -325,7 +319,7 @@ class Decisions:
             if fitting.hint and step.own and not (choice.origin or "").startswith("preset:"):
                 self.hints.setdefault(row(step), fitting.hint)
             return fitting.fault
-        by = f", by match {_spelled(step)}" if step.match is not None else ""
+        by = f", by match {spelled(step)}" if step.match is not None else ""
         verdict = Verdict(
             status="swapped",
             reason=f"{choice.reason}{f' ({choice.origin})' if choice.origin else ''}{by}",
@@ -370,40 +364,3 @@ def _module_fault(option: _Option, site: Site, step: Step) -> str | None:
     if fault is not None or not option.choice.conditions:
         return fault
     return condition_fault(option.choice, site.module, site.path, step)
-
-
-def condition_fault(choice: Choice, module: nn.Module, path: str, step: Step) -> str | None:
-    """Say which of a choice's conditions does not hold for a module.
-
-    Raises:
-        ApplyError: A condition that the user wrote asks for an attribute that the module has not.
-    """
-    try:
-        return conditions_fault(module, choice.conditions)
-    except MissingAttribute as missing:
-        lacks = f"when.{missing} asks for what the module has not"
-        asked = choice.asked.get(str(missing), choice.origin)
-        if (asked or "").startswith("preset:"):
-            return lacks
-        where = f"{path or 'the model itself'} ({type(module).__qualname__})"
-        raise ApplyError(
-            f"{row(step)}: {said(choice)}: {lacks}, found at {where}",
-            hint="name an attribute that every module of the row has, or narrow the row with match or exclude",
-        ) from None
-
-
-def said(choice: Choice) -> str:
-    """Return a choice as it was written, with the commit behind it and where it was said."""
-    kernel = choice.kernel
-    commit = [f"commit {kernel.commit}"] if kernel.commit and kernel.commit not in str(kernel.reference) else []
-    details = ", ".join([*commit, *([choice.origin] if choice.origin else [])])
-    return f"{kernel.reference} ({details})" if details else str(kernel.reference)
-
-
-def _spelled(step: Step) -> str:
-    return ", ".join(f"{key} {value}" for key, value in (step.match.to_dict() if step.match else {}).items())
-
-
-def joined(found: ModePlan, reasons: list[str]) -> str:
-    """Return what was rejected when the plan was made, and what speaks against the rest here, in one line."""
-    return "; ".join([*(f"{rejection.reference}: {rejection.reason}" for rejection in found.rejected), *reasons])
