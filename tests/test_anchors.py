@@ -66,7 +66,6 @@ _PARTS = {
     "_said_at",
     "_text",
     "text",
-    "spelled",
     "rates",
     "_rates",
     "_near",

@@ -360,6 +360,15 @@ def test_a_choice_made_twice_is_told_with_the_entry_to_write(mine: Path) -> None
         compose(["experiment=mine"], config_dir=mine)
 
 
+def test_entries_that_have_one_fault_twice_are_told_both(mine: Path) -> None:
+    text = "- []\n- override /polcy: strict\n- override /polcy: default\n"
+    assert [found[:3] for found in lists(mine, text)] == [
+        ("defaults.0", 3, "is no entry of a defaults list"),
+        ("defaults.1", 4, "there is no polcy to override"),
+        ("defaults.2", 5, "there is no polcy to override"),
+    ]
+
+
 def test_a_circle_is_told_with_the_entry_that_closes_it(mine: Path) -> None:
     write(mine, "kernels/a", "defaults: [b]\n")
     write(mine, "kernels/b", "defaults: [none, a]\n")

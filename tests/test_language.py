@@ -286,9 +286,10 @@ def test_every_kind_of_row_is_reached_by_an_override(typed: str, mine: Path) -> 
 )
 def test_a_pattern_as_a_key_is_refused_with_a_spelling_that_works(typed: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        compose([typed])
-    (issue,) = caught.value.issues
-    assert issue.file == f"override: {typed}" and issue.hint
+        kerncfg.plan(typed)
+    first, *_ = caught.value.issues
+    assert first.file == f"override: {typed}" and first.hint
+    assert "cannot stand" in first.message and "name the row" in first.hint
 
 
 @pytest.mark.parametrize("own", ["RMSNorm: org/mine@v1:N\n", "RMSNorm: null\n", "{}\n"])

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from kerncfg.applier.adapters.attention_forms import form
 from kerncfg.applier.attention import Part, Wanted, chosen, fault
-from kerncfg.applier.choices import condition_fault, is_off, joined, said
-from kerncfg.applier.decide import Decisions, Verdict
+from kerncfg.applier.choices import condition_fault, joined, said
+from kerncfg.applier.decide import Decisions, Verdict, is_off
 from kerncfg.applier.match import placed, row
 from kerncfg.errors import ApplyError, ConflictError
 from kerncfg.sources import KernelCode

@@ -1,4 +1,4 @@
-"""What is said of the choices of a step, and which of their conditions a module does not meet."""
+"""What a kernel that was chosen is called in a reason, and which of its conditions a module does not meet."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ from kerncfg.applier.match import row
 from kerncfg.errors import ApplyError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import nn
 
     from kerncfg.documents.plan import Choice, ModePlan, Step
 
-__all__ = ["condition_fault", "is_off", "joined", "said", "spelled"]
+__all__ = ["condition_fault", "joined", "said"]
 
 
-def is_off(found: ModePlan | None) -> bool:
-    """Whether somebody wrote that this mode runs the original, and nothing was preferred to it."""
-    return bool(
-        found and found.choices and found.choices[0].original and found.choices[0].origin and not found.rejected
-    )
+def said(choice: Choice) -> str:
+    """Return a choice as it was written, with the commit behind it and where it was said."""
+    kernel = choice.kernel
+    commit = [f"commit {kernel.commit}"] if kernel.commit and kernel.commit not in str(kernel.reference) else []
+    details = ", ".join([*commit, *([choice.origin] if choice.origin else [])])
+    return f"{kernel.reference} ({details})" if details else str(kernel.reference)
 
 
 def condition_fault(choice: Choice, module: nn.Module, path: str, step: Step) -> str | None:
@@ -43,19 +46,6 @@ def condition_fault(choice: Choice, module: nn.Module, path: str, step: Step) ->
         ) from None
 
 
-def said(choice: Choice) -> str:
-    """Return a choice as it was written, with the commit behind it and where it was said."""
-    kernel = choice.kernel
-    commit = [f"commit {kernel.commit}"] if kernel.commit and kernel.commit not in str(kernel.reference) else []
-    details = ", ".join([*commit, *([choice.origin] if choice.origin else [])])
-    return f"{kernel.reference} ({details})" if details else str(kernel.reference)
-
-
-def spelled(step: Step) -> str:
-    """Return what a row's match says."""
-    return ", ".join(f"{key} {value}" for key, value in (step.match.to_dict() if step.match else {}).items())
-
-
-def joined(found: ModePlan, reasons: list[str]) -> str:
+def joined(found: ModePlan, reasons: Sequence[str]) -> str:
     """Return what was rejected when the plan was made, and what speaks against the rest here, in one line."""
     return "; ".join([*(f"{rejection.reference}: {rejection.reason}" for rejection in found.rejected), *reasons])

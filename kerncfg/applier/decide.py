@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from torch.jit import ScriptModule
 
 from kerncfg.applier.bind import Edit, Owner, reachable
-from kerncfg.applier.choices import condition_fault, is_off, joined, said, spelled
+from kerncfg.applier.choices import condition_fault, joined, said
 from kerncfg.applier.contract import Fit, device_fault, fit, module_fault, tensors
 from kerncfg.applier.deterministic import undeclared
 from kerncfg.applier.edits import FUSION
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from kerncfg.documents.target import Mode, Target
     from kerncfg.sources import Source
 
-__all__ = ["Decided", "Decisions", "Verdict"]
+__all__ = ["Decided", "Decisions", "Verdict", "is_off"]
 
 _Answer = TypeVar("_Answer")
 
@@ -99,6 +99,13 @@ def _is_plain(entries: dict[str, Any], device: torch.device | None, names: tuple
         if name not in parameters and name not in entries and name not in buffers:
             return False
     return True
+
+
+def is_off(found: ModePlan | None) -> bool:
+    """Whether somebody wrote that this mode runs the original, and nothing was preferred to it."""
+    return bool(
+        found and found.choices and found.choices[0].original and found.choices[0].origin and not found.rejected
+    )
 
 
 class Decisions:
@@ -319,7 +326,7 @@ class Decisions:
             if fitting.hint and step.own and not (choice.origin or "").startswith("preset:"):
                 self.hints.setdefault(row(step), fitting.hint)
             return fitting.fault
-        by = f", by match {spelled(step)}" if step.match is not None else ""
+        by = f", by match {_spelled(step)}" if step.match is not None else ""
         verdict = Verdict(
             status="swapped",
             reason=f"{choice.reason}{f' ({choice.origin})' if choice.origin else ''}{by}",
@@ -364,3 +371,7 @@ def _module_fault(option: _Option, site: Site, step: Step) -> str | None:
     if fault is not None or not option.choice.conditions:
         return fault
     return condition_fault(option.choice, site.module, site.path, step)
+
+
+def _spelled(step: Step) -> str:
+    return ", ".join(f"{key} {value}" for key, value in (step.match.to_dict() if step.match else {}).items())

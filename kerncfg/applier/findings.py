@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, NamedTuple
 
-from kerncfg.applier.choices import is_off
+from kerncfg.applier.decide import Decided, Verdict, is_off
 from kerncfg.applier.functions import function_names
 from kerncfg.applier.match import Claim, offered, origin, row
 from kerncfg.errors import ApplyError, KerncfgWarning
 
 if TYPE_CHECKING:
     from kerncfg.applier.adapters import Sites
-    from kerncfg.applier.decide import Decided, Verdict
     from kerncfg.documents.plan import Plan, Step
     from kerncfg.documents.target import Mode
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kerncfg.applier.choices import condition_fault, is_off, joined, said
+from kerncfg.applier.choices import condition_fault, joined, said
 from kerncfg.applier.connecting import randomness
 from kerncfg.applier.contract import MissingAttribute, conditions_fault
-from kerncfg.applier.decide import Decisions, Verdict
+from kerncfg.applier.decide import Decisions, Verdict, is_off
 from kerncfg.applier.edits import FUSION
 from kerncfg.applier.fuse import Fusion, Prepared, Survey, fusion_of, prepare, survey
 from kerncfg.applier.groups import Group, check_conflicts, groups, inner

@@ -259,18 +259,29 @@ class Choices:
         return next((each for each in found if each[0]), (None, []))
 
     def blamed(self, text: str, loader: ConfigLoader) -> Entry | None:
-        """Return the entry without which Hydra does not complain, or about something else."""
-        for place, _ in list(self.entries()):
-            self.left.add(place)
-            try:
-                loader.compute_defaults_list(CONFIG, self.lines, RunMode.RUN)
-                return place
-            except _FROM_HYDRA as error:
-                if _text(error) != text:
+        """Return the entry without which Hydra does not complain, or about something else.
+
+        Where several have the same fault, it is the last that has to go.
+        """
+        places = [place for place, _ in self.entries()]
+        for together in (False, True):
+            tried: set[Entry] = set()
+            for place in places:
+                tried = {*tried, place} if together else {place}
+                if self.complaint(tried, loader) != text:
                     return place
-            finally:
-                self.left.discard(place)
         return None
+
+    def complaint(self, without: set[Entry], loader: ConfigLoader) -> str:
+        """Return what Hydra says if further entries are left out, nothing if there are files."""
+        before, self.left = self.left, self.left | without
+        try:
+            loader.compute_defaults_list(CONFIG, self.lines, RunMode.RUN)
+            return ""
+        except _FROM_HYDRA as error:
+            return _text(error)
+        finally:
+            self.left = before
 
     def at(self, entry: Entry, message: str = "", hint: str | None = None) -> Issue:
         """Return a fault of an entry; without a message that of the option it names."""

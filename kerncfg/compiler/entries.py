@@ -51,7 +51,7 @@ def readable(node: Node) -> tuple[dict[int, Any], list[Issue]]:
     for index, entry in enumerate(entries):
         values = list(entry.values()) if isinstance(entry, dict) else [entry]
         options = values[0] if values and isinstance(values[0], list) else values
-        one = len(values) == 1 and all(isinstance(option, str) for option in options)
+        one = isinstance(entry, str | dict) and len(values) == 1 and all(isinstance(option, str) for option in options)
         if one or (isinstance(entry, dict) and values == [None]):
             kept[index] = entry
         else:

@@ -116,7 +116,7 @@ def _rewritten(argument: str) -> list[str]:
     if form is None or not form["key"]:
         raise _refused(argument, "is no override", "write key=value, or ~key to take something out")
     sign, key, value = form["sign"], form["key"], form["value"]
-    node = re.split(r"[.@/]", key)[0]
+    node = re.split(r"[.@/\[]", key)[0]
     if node not in NODES:
         plain = argument.lstrip("+") if searches(argument) else argument  # it has a value, and people add to it
         return [_foreign(plain, node)]
