@@ -65,6 +65,7 @@ _PARTS = {
     "_said",
     "_said_at",
     "_text",
+    "text",
     "rates",
     "_rates",
     "_near",

@@ -103,6 +103,7 @@ ORDER = (
     "applier.attributes",
     "applier.contract",
     "applier.match",
+    "applier.wanting",
     "applier.attention",
     "applier.choices",
     "applier.decide",
