@@ -59,7 +59,7 @@ def read(path: str | Path) -> Lock:
             return Lock(commits=dict(_foreign(data)))
         if not isinstance(data, dict):
             found = "an empty list" if data == [] else json.dumps(data)[:60]
-            raise LockError(f"holds {found}, expected a map with `schema` and `pins`", hint=_ANEW)
+            raise LockError(f"found {found}, needed a map with `schema` and `pins`", hint=_ANEW)
         if "steps" in data:
             hint = "a plan holds its commits already: fetch and apply take it without a lock"
             raise LockError("is a plan, not a lock", hint=hint)

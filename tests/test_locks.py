@@ -69,7 +69,7 @@ def test_a_list_of_nothing_is_no_lock_that_nothing_moved_from(capsys: pytest.Cap
     for words in (["lock", "--check"], ["lock"], ["plan"]):
         code, out, err = call(capsys, *words, WORDS[0], *(["target=cpu"] if words == ["plan"] else []))
         assert (code, out) == (1, "")
-        assert err.startswith("error: kerncfg.lock: holds an empty list, expected a map with `schema` and `pins`\n")
+        assert err.startswith("error: kerncfg.lock: found an empty list, needed a map with `schema` and `pins`\n")
 
 
 @pytest.mark.parametrize("options", [(), ("--lock", "my locks/x.lock", "--trust", "acme")], ids=["usual", "named"])

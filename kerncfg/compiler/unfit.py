@@ -7,17 +7,19 @@ keys; a file refuses all of that.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator
 
 from kerncfg.compiler.brackets import BLANKS, IN_QUOTES, for_shell, inner, pieces
+from kerncfg.compiler.reading import scalar
 from kerncfg.documents.plain import DEEP
 
 __all__ = ["LONGEST", "unfit"]
 
 _DEPTH = 64  # Hydra's parser takes 150 brackets inside each other on an empty stack, and fewer on a full one
 LONGEST = 240  # bytes of a key: Hydra looks for a folder of that name, which can have 255
-_DIGITS = re.compile(r"(?<![\w.])[+-]?[0-9][0-9_]*(?![\w.])")
+_LONG = 2000  # characters of an int, in any base, that may be more than a file takes
+_INT = re.compile(r"(?<![\w.])[+-]?(?:0x[0-9a-fA-F_]+|0b[01_]+|[0-9][0-9_]*(?::[0-5]?[0-9])*)(?![\w.])")
+_AT_START = re.compile(rf"(^|[\[{{(,:])\s*(?:{IN_QUOTES.pattern})")
 _QUOTES = "'\""
 _CALL = re.compile(r"\w+\((?P<inside>.*)\)", re.DOTALL)
 
@@ -25,7 +27,7 @@ _CALL = re.compile(r"\w+\((?P<inside>.*)\)", re.DOTALL)
 def unfit(argument: str) -> tuple[str, str] | None:
     """Return what is wrong with an override and how to mend it, or `None`."""
     before, _, value = argument.partition("=")
-    key, plain = before.lstrip("~+").strip(), IN_QUOTES.sub("", value)
+    key, plain = before.lstrip("~+").strip(), _AT_START.sub(r"\1", value)
     if (length := len(key.encode("utf-8", "replace"))) > LONGEST:
         return (
             f"the key has {length} bytes, expected {LONGEST} at most",
@@ -33,14 +35,21 @@ def unfit(argument: str) -> tuple[str, str] | None:
         )
     if max(_depths(plain), default=0) > _DEPTH:
         return DEEP, f"write at most {_DEPTH} brackets inside each other"
-    limit = sys.get_int_max_str_digits()
-    for found in _DIGITS.findall(plain) if limit and len(plain) > limit else ():
-        if sum(map(str.isdigit, found)) > limit:
+    for found in _INT.findall(plain) if len(plain) > _LONG else ():
+        if len(found) > _LONG and not _counts(found):
             return f"{found!r} is no int", f"for the text write {key}={for_shell(found)}"
     if twice := _twice(value):
         message = f"the key {twice[0]!r} stands twice: with {twice[1]!r} and with {twice[2]!r}"
         return message, "keep one of them, or put both into one map"
     return None
+
+
+def _counts(text: str) -> bool:
+    try:
+        scalar(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _depths(text: str) -> Iterator[int]:
