@@ -41,7 +41,9 @@ def test_brackets_in_quotes_are_text() -> None:
 
 
 @pytest.mark.parametrize("number", [NINES, f"-{NINES}", f"0x{NINES}", "0b" + "1" * 20_000, "59" + ":59" * 5000])
-@pytest.mark.parametrize("value", ["{}", "[1, {}]", "1,{}", "{{a: {}}}", "range(1,{})", "{{{}: 1}}", "[it's, {}, it's]"])
+@pytest.mark.parametrize(
+    "value", ["{}", "[1, {}]", "1,{}", "{{a: {}}}", "range(1,{})", "{{{}: 1}}", "[it's, {}, it's]"]
+)
 def test_a_number_of_digits_without_end_is_told_as_in_a_file(value: str, number: str) -> None:
     with pytest.raises(ConfigError) as in_file:
         parse(f"seed: {number}", Place("file", "x.yaml"))
