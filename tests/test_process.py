@@ -70,7 +70,7 @@ def test_handlers_of_signals_and_what_is_printed_to_are_told_and_put_back() -> N
     handler, streams = signal.getsignal(signal.SIGINT), (sys.stdout, sys.stderr)
     with process_kept() as process:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        sys.stdout = None  # type: ignore[assignment]
+        sys.stdout = None
         sys.stderr = sys.__stderr__ if sys.stderr is not sys.__stderr__ else sys.__stdout__
         names = process.changes()
     assert names == ["the handlers of signals", "sys.stdout", "sys.stderr"]
@@ -98,3 +98,26 @@ def test_threads_that_go_on_are_told_and_others_not() -> None:
         found = process.left()
         end.set()
     assert found == ["leaves the thread Thread (wait) running"]
+
+
+def test_a_handler_set_by_the_main_thread_meanwhile_stays() -> None:
+    begun, end, raised = threading.Event(), threading.Event(), list[BaseException]()
+
+    def keep() -> None:
+        try:
+            with process_kept():
+                begun.set()
+                end.wait()
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=keep)
+    thread.start()
+    begun.wait()
+    handler = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    try:
+        end.set()
+        thread.join()
+        assert (signal.getsignal(signal.SIGUSR1), raised) == (signal.SIG_IGN, [])
+    finally:
+        signal.signal(signal.SIGUSR1, handler)
