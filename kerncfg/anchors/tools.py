@@ -79,6 +79,10 @@ EVIDENCE: Mapping[str, tuple[str, ...]] = {
         "failed verification: …",
         "policy.verify.gate takes what is verified, …",
     ),
+    "threads-left": (
+        "leaves the thread … running",
+        "threads that a kernel or a model left are ended with the process: …",
+    ),
     "other-memory": ("… shares memory with …", "… has the strides …, the original's …"),
     "verdict-not-kept": ("the verdict cannot be kept: …",),
     "result-of-another-form": (
@@ -116,6 +120,7 @@ EVIDENCE: Mapping[str, tuple[str, ...]] = {
         "writes to …",
         "changes the module: …",
         "changes … for the whole process",
+        "os.…(…) would have ended the process without a result",
         "returns the same memory from two calls, …",
         "sets the seed of the global random state",
         "draws from the global random state",
