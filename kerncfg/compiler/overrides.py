@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from kerncfg.compiler.tree import Fault, KeyPath
 
-__all__ = ["NODES", "part_of", "read", "rewrite"]
+__all__ = ["CHOICE", "NODES", "part_of", "read", "rewrite"]
 
 # The nodes of a composed document; `experiment` is a group only.
 NODES = ("enabled", "inherited", "kernels", "fusions", "attention", "trust", "policy", "target", "model", "experiment")
@@ -55,7 +55,7 @@ _BOUNDS = "policy.verify.thresholds."
 _VERSION = "a whole number such as 3, or a range such as '>=2.0,<3.0'"
 
 _FORM = re.compile(r"(?P<sign>~|\+{0,2})(?P<key>[^=\s]*?)\s*(?:=(?P<value>.*))?", re.DOTALL)
-_CHOICE = re.compile(r"\s*choice\((?P<inside>.*)\)\s*", re.DOTALL)
+CHOICE = re.compile(r"\s*choice\((?P<inside>.*)\)\s*", re.DOTALL)
 _NOT_IN_A_KEY = re.compile(r"[^\w./@-]")
 _ESCAPE = re.compile(r"\\[\\()\[\]{}:=, \t]")
 _TOKEN = re.compile(r"(?:[^\[\]{}(),:\s]|:(?=[^\[\]{},\s]))+")  # a colon inside a text is a part of it
@@ -217,7 +217,7 @@ def _spelled(argument: str, parts: list[str], text: str) -> list[str]:
 
 def _value(argument: str, key: str, value: str) -> str:
     """Return a value as Hydra can read it; each piece of a sweep by itself."""
-    choice = _CHOICE.fullmatch(value)
+    choice = CHOICE.fullmatch(value)
     # Hydra loses the quotes inside choice(); a plain list of values means the same and keeps them.
     found = pieces(choice["inside"] if choice else value)
     if len(found) > 1 and not all(piece.strip(BLANKS) for piece in found):
