@@ -525,6 +525,16 @@ def test_verify_and_bench_fail_where_a_row_of_ones_own_swaps_nothing(
     assert not data["passed"] and line in data["notes"]
 
 
+def test_verify_says_of_a_mode_that_it_runs_the_original(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kernel_folder(folder / "no_backward_kernel", NORM + "    has_backward = False\n")
+    (folder / "plain_model_no_backward.py").write_text(PLAIN)
+    row = "kernels.norm={match: {class: MyRMSNorm}, cpu: ./no_backward_kernel:Norm}"
+    assert call("verify", "inherited=none", row, "model={factory: python:plain_model_no_backward:make}") == 0
+    out, err = capsys.readouterr()
+    assert "note: kernels.norm: training runs the original: " in err and "has_backward is false" in err
+    assert "training" not in out
+
+
 def test_verify_asks_nothing_of_rows_that_are_not_for_here(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "plain_model_elsewhere.py").write_text(PLAIN)
     rows = (
