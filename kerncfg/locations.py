@@ -29,7 +29,7 @@ def schemas() -> Path:
 
 
 def shipped(page: str) -> str | None:
-    """Return where a page of the docs was installed with the code, or `None` in a checkout, which has it as it is called."""
+    """Return where a page of the docs was installed with the code, or `None` in a checkout."""
     file = Path(__file__).resolve().parent / page
     return str(file) if file.is_file() else None
 
