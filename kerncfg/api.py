@@ -231,7 +231,9 @@ def _check_texts(overrides: Sequence[Any]) -> None:
 def fetch(
     plan: Plan, *, dry_run: bool = False, progress: Callable[[Kernel, int], None] = lambda kernel, size: None
 ) -> dict[Kernel, str]:
-    """Bring every kernel of a plan to this machine's cache, and return why those that failed did.
+    """Bring every kernel of the Hub in a plan to this machine's cache, and return why those that failed did.
+
+    Folders and modules are here or nowhere: nothing is fetched for them, and nothing of them is run.
 
     Args:
         plan: A plan, with the trust of whoever asks.
@@ -241,7 +243,8 @@ def fetch(
     Raises:
         TrustError: Nobody consented to a kernel's publisher; nothing was fetched.
     """
-    kernels = sorted(plan.kernels(), key=lambda kernel: str(kernel.reference))
+    of_hub = (kernel for kernel in plan.kernels() if kernel.reference.scheme == "hub")
+    kernels = sorted(of_hub, key=lambda kernel: str(kernel.reference))
     for kernel in kernels:
         if reason := untrusted(kernel, plan.trust):
             raise TrustError(f"{kernel.reference}: {reason}", hint=consent(kernel, plan.trust))

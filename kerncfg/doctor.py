@@ -76,8 +76,8 @@ Probe = Callable[[Facts], Iterator[Finding]]
 
 
 def examine(facts: Facts) -> Diagnosis:
-    """Ask every probe."""
-    findings = tuple(finding for probe in PROBES for finding in probe(facts))
+    """Ask every probe; what several requirements say alike is told once."""
+    findings = tuple(dict.fromkeys(finding for probe in PROBES for finding in probe(facts)))
     return Diagnosis(versions=facts.versions, target=facts.target, findings=findings)
 
 
@@ -277,7 +277,7 @@ def _hub(facts: Facts) -> Iterator[Finding]:
         yield Finding(name="Hub", severity="error", found=found, expected=expected, cure=cure)
         return
     if not hub.offline:
-        asked = "asked with a token" if hub.token else "asked without a token"
+        asked = f"would be asked {'with' if hub.token else 'without'} a token; not tried"
         yield Finding(name="Hub", severity="ok", found=f"{hub.shown}: {asked}")
         return
     found = f"{hub.shown}: not asked, only the cache is used"

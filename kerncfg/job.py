@@ -164,15 +164,18 @@ def check(
     config_dir: Path | None = None,
     trust: Sequence[str] = (),
     lock: str | Path | None = None,
+    show: Callable[[Outcome, str], None] = lambda outcome, stage: None,
 ) -> Outcome:
     """Carry out the main job as far as `verification` or `measurement`, the only one of the two; nothing is written.
+
+    `show` is called as by `run`, after each stage.
 
     Raises:
         KerncfgError: What the job raised; the outcome of a verification that `on_fail: error` refuses is in its error.
     """
     outcome = Outcome(folder=None, overrides=list(overrides))
     try:
-        perform(outcome, config_dir=config_dir, trust=trust, lock=usual(lock), stages=(stage,))
+        perform(outcome, config_dir=config_dir, trust=trust, lock=usual(lock), show=show, stages=(stage,))
     except KerncfgError as error:
         if getattr(outcome, stage) is None:
             raise

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["SEARCHED", "conf", "schemas", "searches"]
+__all__ = ["SEARCHED", "conf", "schemas", "searches", "shipped"]
 
 SEARCHED = "hydra.searchpath"
 
@@ -26,6 +26,12 @@ def conf() -> Path:
 def schemas() -> Path:
     """Return the folder of the JSON schemas."""
     return _folder("schemas")
+
+
+def shipped(page: str) -> str | None:
+    """Return where a page of the docs was installed with the code, or `None` in a checkout."""
+    file = Path(__file__).resolve().parent / page
+    return str(file) if file.is_file() else None
 
 
 def searches(argument: str) -> bool:

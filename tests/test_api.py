@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import kerncfg
+from kerncfg.cli import main
 from kerncfg.errors import ApplyError, ConfigError, IntegrityError, LockError, TrustError
 from kerncfg.machine import detect
 from tests.builders import kernel_folder
@@ -100,6 +101,17 @@ def test_a_plan_from_a_file_is_the_same_plan(tmp_path: Path) -> None:
     plan = kerncfg.plan("kernels=bundled", target="h100")
     plan.save(tmp_path / "plan.json")
     assert kerncfg.load_plan(tmp_path / "plan.json") == plan
+
+
+def test_only_kernels_of_the_hub_are_fetched_so_a_folder_needs_no_consent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = kernel_folder(tmp_path / "mine", TIMES_TEN)
+    file = tmp_path / "plan.json"
+    kerncfg.plan("inherited=none", f"kernels.ApiNorm.cpu={folder}:Norm", target="cpu").save(file)
+    assert kerncfg.fetch(kerncfg.load_plan(file)) == {}
+    for words in (["fetch", str(file), "--dry-run"], ["fetch", str(file)]):
+        assert (main(words), *capsys.readouterr()) == (0, "the plan names no kernel that is to be fetched\n", "")
 
 
 def test_a_plan_from_a_file_carries_no_consent(tmp_path: Path) -> None:

@@ -292,15 +292,24 @@ def test_a_variable_that_is_empty_is_not_set() -> None:
 @pytest.mark.parametrize(
     ("said", "found"),
     [
-        ({}, "https://huggingface.co: asked without a token"),
-        ({"HF_TOKEN": "hf_very_secret"}, "https://huggingface.co: asked with a token"),
-        ({"HF_ENDPOINT": "https://me:hf_very_secret@hub.acme.com/"}, "https://hub.acme.com: asked without a token"),
+        ({}, "https://huggingface.co: would be asked without a token; not tried"),
+        ({"HF_TOKEN": "hf_very_secret"}, "https://huggingface.co: would be asked with a token; not tried"),
+        (
+            {"HF_ENDPOINT": "https://me:hf_very_secret@hub.acme.com/"},
+            "https://hub.acme.com: would be asked without a token; not tried",
+        ),
         ({"TRANSFORMERS_OFFLINE": "1"}, "https://huggingface.co: not asked, only the cache is used"),
     ],
 )
 def test_where_the_hub_is_and_whether_it_is_asked(said: dict[str, str], found: str) -> None:
     facts = replace(WELL, hub=Settings.read({"HF_HOME": "/nowhere", **said}))
     assert [each.found for each in examine(facts).findings if each.name == "Hub"] == [found]
+
+
+def test_what_two_extras_ask_for_alike_is_told_once() -> None:
+    twice = (*REQUIRES, 'transformers<6,>=5.24; extra == "dev"', 'transformers<5.23; extra == "old"')
+    found = [each.expected for each in examine(replace(WELL, requires=twice)).findings if each.name == "transformers"]
+    assert found == ["<6,>=5.24", "<5.23"]
 
 
 def test_a_hub_that_is_not_asked_and_a_cache_without_kernels() -> None:

@@ -40,6 +40,9 @@ def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str
 
 def test_a_lock_is_told_and_printed(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     assert call(capsys, "lock", *WORDS) == (0, "", "written to kerncfg.lock: 1 pinned, 0 not\n")
+    words = ("inherited=none", "kernels.RMSNorm.cpu=builtin:RMSNorm")
+    nothing = "0 pinned, 0 not; nothing to pin: no row names a kernel of the Hub\n"
+    assert call(capsys, "lock", "--lock", "empty.lock", *words) == (0, "", f"written to empty.lock: {nothing}")
     code, out, _ = call(capsys, "lock", "--json", "--lock", "other.lock", *WORDS)
     assert code == 0 and json.loads(out) == json.loads((folder / "other.lock").read_text())
     assert (folder / "other.lock").read_bytes() == (folder / "kerncfg.lock").read_bytes()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -96,6 +97,14 @@ def test_every_file_is_found_from_another_directory(installed: Path, tmp_path: P
     assert "hydra_plugins.kerncfg" in found.pop("plugins")
     assert "hf" in found.pop("sources")
     assert found == {"conf": True, "schemas": True, "typed": True, "page": True, "version": DECLARED["version"]}
+
+
+def test_a_message_leads_to_a_page_that_is_there(installed: Path, tmp_path: Path) -> None:
+    said = _run("bash", "-c", f"{installed.with_name('kerncfg')} plan kernels.X.cdua=a/b:C 2>&1 || true", cwd=tmp_path)
+    (page,) = re.findall(r"^  see: (.*)#unknown-key$", said, re.MULTILINE)
+    assert (CHECKOUT / page).is_file() and "### Unknown key" in (CHECKOUT / page).read_text("utf-8")
+    home = _run(installed, "-c", "import kerncfg; print(kerncfg.__file__)", cwd=tmp_path).strip()
+    assert (page == "docs/troubleshooting.md") == Path(home).is_relative_to(CHECKOUT)
 
 
 def test_the_console_script_plans_from_another_directory(installed: Path, tmp_path: Path) -> None:

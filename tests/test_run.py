@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+import pty
 import re
 import subprocess
 import sys
@@ -52,6 +53,18 @@ def elsewhere(folder: Path) -> dict[str, str]:
     """The environment of a process that finds the modules of a folder, and in which tests' measurements are brief."""
     paths = [str(folder), str(GUARD), str(CHECKOUT), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def at_a_terminal(*arguments: str) -> tuple[int, list[str]]:
+    """Call with a terminal for standard error, and return the exit code and the lines there but warnings."""
+    ours, theirs = pty.openpty()
+    with pytest.MonkeyPatch.context() as patch, os.fdopen(theirs, "w", encoding="utf-8") as terminal:
+        patch.setattr(sys, "stderr", terminal)
+        code = call(*arguments)
+        terminal.flush()
+        said = os.read(ours, 65536).decode()
+    os.close(ours)
+    return code, [line for line in said.splitlines() if not line.startswith("warning: ")]
 
 
 def runs(folder: Path) -> list[Path]:
@@ -379,7 +392,9 @@ def test_a_plain_module_from_a_folder_of_the_users_own(folder: Path, capsys: pyt
     }.items():
         (folder / "my_conf" / group).mkdir(parents=True)
         (folder / "my_conf" / group / "mine.yaml").write_text(text)
-    assert call("run", "--config-dir", "my_conf", "kernels=mine", "model=mine") == 0
+    told = ["building the model …", "verifying 1 swapped sites …", "measuring 1 swapped sites …"]
+    assert at_a_terminal("run", "--config-dir", "my_conf", "kernels=mine", "model=mine") == (0, told)
+    assert "building the model" not in capsys.readouterr().out
     (made,) = runs(folder)
     rows = json.loads((made / "report.json").read_text())["rows"]
     swapped = [(row["path"], row["kernel"]) for row in rows if row["status"] == "swapped"]
@@ -469,7 +484,9 @@ WRONG = f"kernels.RMSNorm.cpu={FAULTS}:WeightOffset"
 
 
 def test_a_row_that_fails_gives_way_and_the_exit_code_says_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("run", "inherited=none", WRONG, "policy.verify.on_fail=fallback", *SMALL) == 1
+    code, told = at_a_terminal("run", "inherited=none", WRONG, "policy.verify.on_fail=fallback", *SMALL)
+    said = ["building the model …", "verifying 9 swapped sites …", "measuring 9 swapped sites …"]
+    assert (code, told) == (1, said)
     (made,) = runs(folder)
     verification, report = (json.loads((made / f"{name}.json").read_text()) for name in ("verification", "report"))
     validate(verification, "verification")
@@ -580,7 +597,8 @@ def test_verify_of_what_cannot_be_built_is_an_error_and_no_data(capsys: pytest.C
 
 
 def test_bench_prints_the_measurement(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("bench", "--json", "inherited=none", "kernels.RMSNorm.cpu=builtin:RMSNorm", *SMALL) == 0
+    words = ("bench", "--json", "inherited=none", "kernels.RMSNorm.cpu=builtin:RMSNorm", *SMALL)
+    assert at_a_terminal(*words) == (0, ["building the model …", "measuring 9 swapped sites …"])
     data = json.loads(capsys.readouterr().out)
     validate(data, "measurement")
     assert data["rows"] and data["generation"]["prefill"]["kernel_tokens_s"]

@@ -79,6 +79,16 @@ def test_conditions_in_words(said: dict[str, object], words: str) -> None:
     assert table.conditions(said) == words
 
 
+def test_a_line_names_the_first_values_of_a_condition_and_explain_names_all() -> None:
+    many = [f"m{number}" for number in range(23)]
+    assert table.conditions({"when": {"a": many}}, most=3) == "a is m0 or m1 or m2 or … 20 more"
+    assert table.conditions({"when": {"a": many[:4]}}, most=3) == "a is m0 or m1 or m2 or m3"
+    plan = kerncfg.plan("kernels=bundled", target="cpu")
+    line = next(line for line in table.lines(plan.steps) if line.name == "rotary_pos_emb")
+    assert "more" in line.why and "starcoder2" not in line.why
+    assert "or starcoder2" in str(plan.explain("rotary_pos_emb"))
+
+
 def test_a_plan_prints_as_a_plain_table() -> None:
     made = plan(step("Norm", "A"), step("SiLU", "original", own=False, reason="no row for cpu"))
     assert str(made) == (

@@ -141,7 +141,7 @@ VALUES: Mapping[str, tuple[str, ...]] = {
         "… and … have different parents, expected one",
         "… is said twice in one fusion",
     ),
-    "unknown-key": ("unknown key `…`",),
+    "unknown-key": ("unknown key `…`", "`…:` stands in a file of …, expected what is below it at the top"),
     "key-out-of-place": ("the key '…' cannot stand here, expected …",),
     "missing-key": ("`…` is missing",),
     "instantiation": ("`_target_` is refused: kerncfg never builds objects from a configuration",),

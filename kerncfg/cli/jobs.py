@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext, redirect_stdout
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -56,8 +57,10 @@ def run(
             for line in (*page, *_idle(outcome), f"{'passed' if outcome.passed else 'failed'}: {outcome.folder}"):
                 warns = line.startswith(_BUT)
                 click.echo(click.style(line, fg="yellow") if warns else line, err=as_json)
-        elif not as_json:
-            print_stage(outcome, stage)
+        else:
+            if not as_json:
+                print_stage(outcome, stage)
+            _ahead(outcome, stage)
 
     # What a kernel or a model prints is no part of the data.
     with redirect_stdout(sys.stderr) if as_json else nullcontext():
@@ -115,7 +118,8 @@ def _checked(
     from kerncfg.job import check
 
     with redirect_stdout(sys.stderr) if as_json else nullcontext():
-        outcome = check(overrides_in(words), stage, config_dir=config_dir, trust=trust, lock=lock)
+        show = partial(_ahead, stages=(stage,))
+        outcome = check(overrides_in(words), stage, config_dir=config_dir, trust=trust, lock=lock, show=show)
     found, passed, lines = getattr(outcome, stage), _passed(outcome, stage), list(_idle(outcome, asked="failed: "))
     if as_json:
         said = found.to_dict()
@@ -186,6 +190,18 @@ def compare(folders: tuple[Path, ...], output: Path | None, as_json: bool) -> in
         click.echo(str(found))
     _made(place, as_json)
     return 0 if found.passed else 1
+
+
+def _ahead(outcome: Outcome, stage: str, stages: tuple[str, ...] = ("verification", "measurement")) -> None:
+    """Say on a terminal what comes after a stage, since each takes its time."""
+    swapped = outcome.report.counts["swapped"] if outcome.report else 0
+    ahead = {"verification": f"verifying {swapped} swapped sites", "measurement": f"measuring {swapped} swapped sites"}
+    if not sys.stderr.isatty() or (stage == "report" and outcome.verification):
+        return  # a second report is of what gave way, told already
+    if stage == "plan":
+        click.echo("building the model …", err=True)
+    elif swapped and (after := next((each for each in stages if getattr(outcome, each) is None), None)):
+        click.echo(f"{ahead[after]} …", err=True)
 
 
 def _heading(outcome: Outcome) -> str:

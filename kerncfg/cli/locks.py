@@ -99,7 +99,8 @@ def _print(now: Lock, moved: list[str], place: Path) -> None:
             click.echo(one_line(f"{'not pinned' if pin.reason else 'pinned'}: {pin.ref}: {pin.reason or pin.note}"))
     pinned = sum(1 for pin in now.hub() if pin.releases)
     unpinned = sum(1 for pin in now.hub() if not pin.releases)
-    click.echo(f"written to {place}: {pinned} pinned, {unpinned} not", err=True)
+    nothing = "" if pinned or unpinned else "; nothing to pin: no row names a kernel of the Hub"
+    click.echo(f"written to {place}: {pinned} pinned, {unpinned} not{nothing}", err=True)
 
 
 @click.command()

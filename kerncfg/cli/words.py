@@ -140,9 +140,11 @@ def _messages(error: KerncfgError | Issue) -> list[str]:
 def see(messages: Iterable[str]) -> list[str]:
     """Return a line for each section of the docs that is about some of the messages."""
     from kerncfg.anchors import PAGE, anchor_of
+    from kerncfg.locations import shipped
 
+    page = shipped(PAGE) or PAGE
     found = dict.fromkeys(map(anchor_of, messages))
-    return [f"see: {PAGE}#{anchor}" for anchor in found if anchor]
+    return [f"see: {page}#{anchor}" for anchor in found if anchor]
 
 
 def data(value: Any) -> None:

@@ -46,7 +46,7 @@ def check(
     Raises:
         ConfigError: The document is not valid; it holds every fault, in the order of the document.
     """
-    findings = schema.faults(document, origins=origins)
+    findings = _unwrapped(schema.faults(document, origins=origins), origins)
     if not found and not findings:
         try:
             return normalise(document, origins=origins, base=base)
@@ -84,10 +84,10 @@ def check_file(file: Path) -> list[Issue]:
     found = [*noted, *unfit(root)]
     dark = {part for part, _ in noted}
     later = {path for path, leaf in leaves(root) if isinstance(leaf.value, str) and "${" in leaf.value}
+    told = schema.faults(plain[name] if prefix else plain, name, origins=origins, prefix=prefix)
+    whole = [((*prefix, *path), rule, issue) for path, rule, issue in told]
     findings = [
-        ((*prefix, *path), rule, issue)
-        for path, rule, issue in schema.faults(plain[name] if prefix else plain, name, origins=origins, prefix=prefix)
-        if (*prefix, *path) not in later and not _inside((*prefix, *path), dark)
+        finding for finding in _unwrapped(whole, origins) if finding[0] not in later and not _inside(finding[0], dark)
     ]
     issues = [*(issue for _, issue in found), *(issue for _, _, issue in findings)]
     if name in NODES or name == "experiment":
@@ -95,6 +95,24 @@ def check_file(file: Path) -> list[Issue]:
         rows = _judged(plain, [*parts, *((path, rule) for path, rule, _ in findings)])
         issues += unreadable(rows, origins=origins, whole=False)
     return _ordered(issues, plain)
+
+
+def _unwrapped(findings: list[schema.Finding], origins: Origins | None) -> list[schema.Finding]:
+    """Tell once, instead of all that it brings about, that a file of a group begins with the name of its group."""
+    made = list(findings)
+    for node in dict.fromkeys(str(path[0]) for path, rule, _ in findings if path and rule == "unknown"):
+        group = "kernels" if node == "inherited" else node
+        at, origin = (node, group), origins and origins.key((node, group))
+        below = [path for path, rule, _ in findings if path[:2] == at and rule == "unknown" and len(path) < 4]
+        if not origins or not origin or origin.kind == "override" or not origin.line or not below:
+            continue
+        what = "rows" if node in ROWS else "keys"
+        message = f"`{group}:` stands in a file of {group}, expected what is below it at the top"
+        hint = f"{what} stand at the top of the file: remove `{group}:`, and indent them one step less"
+        issue = origins.issue(at, message, hint=hint, key=True)
+        made = [each for each in made if each[0][:2] != at and not (each[0] == (node,) and "required" in each[1])]
+        made.append((at, "unknown", issue))
+    return made
 
 
 def _name_for(file: Path) -> str:

@@ -7,6 +7,7 @@ composed. More would have been said there: the part of its fault ends in `defaul
 from __future__ import annotations
 
 import errno
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -338,7 +339,33 @@ class Choices:
         if ":" in name and group in _ROWS:
             hints = [f"for one row write {group}.NAME={name}"]
         message = f"{lead}; looked in {' and '.join(places)}"
+        node = "inherited" if asked.path == "inherited" else group
+        if group and (typed := _line_for(group, node, name, places)):
+            hints = [typed]
         return replace(asked, message=message, hint=" ".join(filter(None, hints)) or "take the entry out")
+
+
+def _line_for(group: str, node: str, name: str, places: Sequence[str]) -> str | None:
+    """Return what to type for an option given as the path of its file, or looked for in the folder of its group."""
+    if "/" in name or name.endswith(".yaml"):
+        file = next(
+            (file for file in (Path(name), Path(f"{name}.yaml")) if file.suffix == ".yaml" and file.is_file()), None
+        )
+        if file is None:
+            return None
+        folder, name = file.absolute().parent, file.stem
+        if folder.name != group:
+            place = f"my_conf/{group}/{file.name}"
+            return f"put it into a folder {group}, as {place}, and write --config-dir my_conf {node}={name}"
+    else:
+        folders = (Path(place).absolute() for place in places)
+        found = next(
+            (folder for folder in folders if folder.name == group and (folder / f"{name}.yaml").is_file()), None
+        )
+        if found is None:
+            return None
+        folder = found
+    return f"write --config-dir {shlex.quote(shown(folder.parent))} {node}={name}"
 
 
 def place_of(file: Path) -> Place:

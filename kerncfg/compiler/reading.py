@@ -58,6 +58,10 @@ _ROWS = (("kernels",), ("inherited",), ("fusions",), ("attention",))
 _TYPED = {_TAG + name for name in ("null", "bool", "int", "float")}
 
 
+_AT_ITS_START = "expected key|expected '-'|expected <block end>|expected <document start>"
+_ENTRY = re.compile(r" *(- +)*")  # what stands before the key of a line
+
+
 class _Loader(_Base):  # type: ignore[misc]
     """PyYAML's safe loader with Hydra's types: `1e5` is a number, a date is text."""
 
@@ -295,11 +299,38 @@ def _line(text: str, mark: yaml.Mark | None) -> str:
     return lines[mark.line] if mark and mark.line < len(lines) else ""
 
 
+def _misplaced(problem: str, text: str, mark: yaml.Mark | None, before: str) -> str | None:
+    """Return what is wrong with the indentation of a line, if that is what a complaint about its start is about."""
+    if mark is None:
+        return None
+    line = _line(text, mark)
+    own = len(line) - len(line.lstrip(" "))
+    levels: list[int] = []  # at which a line could go on here: the indents above, each smaller than those below it
+    above = [found for found in text.splitlines()[: mark.line] if found.strip() and found.lstrip()[0] != "#"]
+    for found in reversed(above):
+        start = _ENTRY.match(found)
+        assert start is not None
+        outer = len(found) - len(found.lstrip(" "))
+        for indent in (start.end() if ":" in found else outer, outer):
+            if indent < min([*levels, indent + 1]):
+                levels.append(indent)
+    known = ", ".join(map(str, sorted(levels)))
+    known = " or ".join(known.rsplit(", ", 1))
+    if mark.column == own and re.search(_AT_ITS_START, problem) and own not in levels:
+        return f"the line is indented by {own}, expected {known}"
+    value = re.fullmatch(r" *(- +)*[^\s'\"#\[{:][^:]*:", before) and above and not above[-1].rstrip().endswith(":")
+    if "mapping values are not allowed" in problem and value and own > len(above[-1]) - len(above[-1].lstrip(" ")):
+        return f"the line is indented by {own}, below one that says a value, expected {known}"
+    return None
+
+
 def _syntax(error: yaml.MarkedYAMLError, text: str, place: Place) -> ConfigError:
     problem = error.problem or "cannot be read"
     mark = error.problem_mark or error.context_mark
     before = _line(text, mark)[: mark.column + 1 if mark else 0]
-    if "\t" in before:
+    if misplaced := _misplaced(problem, text, mark, before):
+        problem, hint = misplaced, "indent it as the lines that it belongs to, with spaces"
+    elif "\t" in before:
         problem, hint = "a tab where a key or value starts", "indent with spaces"
     elif "expected a single document" in f"{error.context} {problem}":
         problem, hint = "two documents in one file", "keep one of the parts between the `---` lines"

@@ -125,7 +125,8 @@ class KernelRef:
             raise _refused(text, "a repository has no parent part", hint)
         if not _REPOSITORY.fullmatch(repository):
             close = difflib.get_close_matches(text.lower(), words, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"write one of {_SHAPES}"
+            own = "".join(f"{word}, " for word in words if word in ATTENTION)
+            hint = f"did you mean {close[0]}?" if close else f"write one of {own}{_SHAPES}"
             raise _refused(text, f"{repository!r} is no repository (organisation/name)", hint)
         ref = cls(scheme="hub", location=repository, name=_name(text, name) if colon else None)
         if not at:

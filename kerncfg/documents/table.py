@@ -19,6 +19,7 @@ __all__ = ["COLUMNS", "Line", "conditions", "heading", "kept", "lines", "markup"
 
 COLUMNS = ("name", "runs", "in", "why", "said at")
 _FEW = 2  # reasons of inherited names that are told where the names are not
+_VALUES = 3  # of a condition that a line names; `explain` and the data have all
 _MODES = "{modes}"  # stands in a reason for the modes of its line
 
 
@@ -72,10 +73,15 @@ def modes(found: Sequence[Mode]) -> str:
     return "all modes" if len(found) == len(Mode) else ", ".join(found)
 
 
-def conditions(said: Mapping[str, Any]) -> str:
-    """Return in words what a module must answer; empty if nothing."""
+def conditions(said: Mapping[str, Any], *, most: int | None = None) -> str:
+    """Return in words what a module must answer; empty if nothing. Of each list of values at most `most` are named."""
     pairs = {**{key: value for key, value in said.items() if key != "when"}, **said.get("when", {})}
-    return " and ".join(f"{key} is {' or '.join(map(str, values))}" for key, values in pairs.items())
+    return " and ".join(f"{key} is {_either(list(map(str, values)), most)}" for key, values in pairs.items())
+
+
+def _either(values: list[str], most: int | None) -> str:
+    named = values if most is None or len(values) <= most + 1 else values[:most]  # one more is no longer than "1 more"
+    return " or ".join([*named, *([f"… {len(values) - len(named)} more"] if len(named) < len(values) else [])])
 
 
 def parts(step: Step) -> str:
@@ -129,7 +135,7 @@ def _lines(step: Step) -> Iterator[Line]:
             build = f" ({kernel.variant})" if kernel.variant else ""
             # A reason that names its mode is the same one for the other modes of a line.
             reason = re.sub(rf"\b{mode}\b", _MODES, choice.reason)
-            only = f", if {words}" if (words := conditions(choice.conditions)) else ""
+            only = f", if {words}" if (words := conditions(choice.conditions, most=_VALUES)) else ""
             tone = "else" if index else "original" if choice.original else "kernel"
             prefix = "else " if index else ""
             said = (tone, f"{prefix}{kernel.reference}{build}", reason + only, choice.origin or "")
