@@ -56,7 +56,7 @@ def unreleased(
         return None
     if hub.settings.offline:
         found = (
-            f"nothing in the cache says that commit {commit[:12]} of {place} was released, and HF_HUB_OFFLINE is set"
+            f"nothing in the cache says that commit {commit[:12]} of {place} was released (HF_HUB_OFFLINE is set)"
         )
         return f"{found}, needed that or --trust {place}@{commit}"
     key = f"released {place} {commit} {first if alone else ''}"
