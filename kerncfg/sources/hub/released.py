@@ -55,9 +55,7 @@ def unreleased(
     if first and alone and memory.commit(place, first) == commit:
         return None
     if hub.settings.offline:
-        found = (
-            f"nothing in the cache says that commit {commit[:12]} of {place} was released (HF_HUB_OFFLINE is set)"
-        )
+        found = f"nothing in the cache says that commit {commit[:12]} of {place} was released (HF_HUB_OFFLINE is set)"
         return f"{found}, needed that or --trust {place}@{commit}"
     key = f"released {place} {commit} {first if alone else ''}"
     return hub.once(key, lambda: _looked_for(hub, memory, place, commit, first, alone))
