@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.hub.fixtures import TestHub
-    from tests.hub.repos import File, Repository
+    from tests.hub.repos import Content, Repository
 
 FOLDER = f"kernels--{NORMS.replace('/', '--')}"
 LAYERS = "build/torch-cpu/layers.py"
@@ -158,7 +158,7 @@ def test_what_was_pulled_from_a_proposal_is_no_code_of_a_released_commit(
     real = kernel(planned(row(f"{NORMS}@v1")))
     files = tuple(replace(f, size=len(code), digest=digest) if f.path == "__init__.py" else f for f in real.files)
     lying = replace(real, files=files, digest=digest_of(files))
-    experiment: dict[str, str | bytes | File | None] = {
+    experiment: dict[str, Content | None] = {
         "experiment/nice.yaml": "# @package _global_\nenabled: true\n",
         "README.md": code,
     }
