@@ -32,6 +32,7 @@ REASONS: Mapping[str, tuple[str, ...]] = {
         "… is what anybody may propose there, needed consent to it alone: …",
         "commit … is on no branch and no tag of …, where anybody may propose one, needed …",
         "…: so nobody says that commit … was released, needed that or --trust …",
+        "nothing in the cache says that commit … of … was released (HF_HUB_OFFLINE is set), needed that or --trust …",
     ),
     "why-code-may-run": (
         "trust.publishers.…",

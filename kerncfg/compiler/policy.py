@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ __all__ = [
     "HUB_OFF",
     "Check",
     "Request",
+    "alone",
     "consent",
     "consented",
     "moved",
@@ -50,6 +52,7 @@ class Request:
     locked: bool = False
 
 
+_DIGITS = re.compile(r"[0-9a-f]{7,40}")  # what the Hub takes for a commit
 _BY_ITS_ROW = "trust_remote_code of its row"
 
 Check = Callable[[Candidate, Pin, Request], str | None]
@@ -100,9 +103,19 @@ def singled_out(ref: KernelRef, place: str, commit: str, trust: Trust, *, claime
     """
     if trust.allow_all_kernels or any(f"{where}@{commit}" in trust.repositories for where in (ref.location, place)):
         return True
-    itself = (ref.proposed and not claimed) or (ref.revision is not None and commit.startswith(ref.revision))
+    led = ref.revision == commit or (not claimed and (ref.proposed or commit.startswith(str(ref.revision))))
+    return led and alone(ref, trust)
+
+
+def alone(ref: KernelRef, trust: Trust) -> bool:
+    """Say whether the user consented by name to what is no branch and no tag: a proposal, or the digits of a commit.
+
+    Digits may be the name of a branch all the same, so whoever was not told what they mean has to ask for it.
+    """
+    if not ref.proposed and not _DIGITS.fullmatch(ref.revision or ""):
+        return False
     named = f"{ref.location}@{ref.revision}" in trust.repositories
-    return itself and (named or not trust.references.isdisjoint({str(ref), str(ref.everything)}))
+    return named or not trust.references.isdisjoint({str(ref), str(ref.everything)})
 
 
 def consented(candidate: Candidate, request: Request) -> str | None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kerncfg.compiler.policy import moved, singled_out, trusted
+from kerncfg.compiler.policy import moved, trusted
 from kerncfg.documents.config import Trust
 from kerncfg.documents.lock import Lock, Pin
 from kerncfg.errors import SourceError, TrustError
@@ -120,7 +120,11 @@ def load(
             raise TrustError(f"{needed.reference}: {reason}", hint=consent(needed, trust))
     made = {} if made is None else made
     for needed in () if kernel in _loaded else kernel.with_dependencies():
-        if reason := _unreleased(needed, trust, sources, made):
+        try:
+            reason = _unreleased(needed, trust, sources, made)
+        except TrustError as error:
+            raise TrustError(f"{needed.reference}: {error.message}", hint=error.hint) from error
+        if reason:
             raise TrustError(f"{needed.reference}: {reason}", hint=f"say --trust {needed.place}@{needed.commit}")
     return reload(kernel, sources=sources, made=made)
 
@@ -141,14 +145,11 @@ def consent(kernel: Kernel, trust: Trust) -> str:
 
 
 def _unreleased(kernel: Kernel, trust: Trust, sources: Mapping[str, str], made: dict[str, Source]) -> str | None:
-    """Return why a commit that is new to this machine may not come in, as far as its source can tell."""
-    ref = kernel.reference
-    if ref.scheme != "hub" or not kernel.files or _has(kernel, sources, made):
+    """Return why nobody vouches for a commit, as far as its source can tell, whether its files are here or not."""
+    if kernel.reference.scheme != "hub" or not kernel.files:
         return None
-    if singled_out(ref, kernel.place, str(kernel.commit), trust, claimed=True):
-        return None
-    ask = getattr(_source(ref.scheme, sources, made), "unreleased", None)
-    return None if ask is None else ask(kernel)
+    ask = getattr(_source("hub", sources, made), "unreleased", None)
+    return None if ask is None else ask(kernel, trust)
 
 
 def fetch(
@@ -179,7 +180,7 @@ def fetch(
                 failed[_build(kernel)] = reason
                 return
             source.fetch(kernel, lambda size: progress(kernel, size))
-        except SourceError as error:
+        except (SourceError, TrustError) as error:
             failed[_build(kernel)] = error.message
 
     lacking = [kernel for kernel in builds.values() if not (absent and _has(kernel, sources, made))]

@@ -13,16 +13,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
-from kerncfg.compiler.policy import HUB_OFF, moved, singled_out, trusted
+from kerncfg.compiler.policy import HUB_OFF, alone, moved, singled_out, trusted
 from kerncfg.documents.lock import Build, File, Pin, Release, digest_of
 from kerncfg.documents.metadata import Metadata
 from kerncfg.documents.reference import KernelRef
 from kerncfg.documents.variant import Variant
-from kerncfg.errors import ConfigError, IntegrityError, SourceError
+from kerncfg.errors import ConfigError, IntegrityError, SourceError, TrustError
 from kerncfg.machine import hub_is_on
-from kerncfg.sources import KernelCode
+from kerncfg.sources import KernelCode, consent
 from kerncfg.sources.environment import Settings
-from kerncfg.sources.hub.asking import Hub, HubFault, Moved
+from kerncfg.sources.hub.asking import Hub, HubFault, Moved, words_of
 from kerncfg.sources.hub.files import bring, folder_of, listing, single
 from kerncfg.sources.hub.memory import Found, Memory, builds_of
 from kerncfg.sources.hub.released import refs, unreleased
@@ -32,6 +32,7 @@ from kerncfg.sources.standin import offering
 from kerncfg.together import together
 
 if TYPE_CHECKING:
+    from kerncfg.documents.config import Trust
     from kerncfg.documents.plan import Kernel
     from kerncfg.documents.target import Target
     from kerncfg.sources import Question
@@ -48,7 +49,8 @@ class HubSource:
     """The Hub as the environment has it, asked once for each repository and revision."""
 
     def __init__(self, settings: Settings | None = None) -> None:
-        self._hub = Hub(settings or Settings.read())
+        self._hub = Hub(settings or Settings.read(), refuses=self._refuses)
+        self._consents: dict[str, tuple[KernelRef, Trust]] = {}  # for whom each place is asked
         self._memory = Memory(self._hub.settings)
         self._imported: dict[tuple[str, ...], Any] = {}  # builds of this run, several kernels of which are loaded
 
@@ -83,20 +85,43 @@ class HubSource:
 
     def has(self, kernel: Kernel) -> bool:
         """Say whether a build's files are on this machine, whatever is in them."""
-        folder = folder_of(self._hub, kernel)
-        return all((folder / file.path).is_file() for file in kernel.files)
+        return self._lacking(kernel) is None
 
-    def unreleased(self, kernel: Kernel) -> str | None:
-        """Return why trust in its publisher does not cover the commit of a kernel, or `None` where it does."""
+    def _lacking(self, kernel: Kernel) -> str | None:
+        folder = folder_of(self._hub, kernel)
+        lacking = (file.path for file in kernel.files if not (folder / file.path).is_file())
+        path = next(lacking, None)
+        return f"build/{kernel.variant}/{path}" if path else None
+
+    def unreleased(self, kernel: Kernel, trust: Trust) -> str | None:
+        """Return why trust in its publisher does not cover the commit of a kernel, or `None` where it does.
+
+        Raises:
+            TrustError: The kernel's repository moved to where there is no trust.
+            HubFault: The Hub does not say, or nothing can be asked and the kernel's files are not all here.
+        """
         _check_on()
-        commit, branch = str(kernel.commit), kernel.reference.revision
+        ref, commit = kernel.reference, str(kernel.commit)
+        self._consents[kernel.place] = ref, trust
+        if singled_out(ref, kernel.place, commit, trust, claimed=True):
+            return None
+
+        def ask(place: str) -> str | None:
+            there = alone(replace(ref, location=place), trust)
+            return unreleased(self._hub, self._memory, place, commit, ref.revision, alone=there)
+
         try:
-            return unreleased(self._hub, self._memory, kernel.place, commit, branch)
+            reason = ask(kernel.place)
         except Moved as now:
+            if reason := moved(ref, now.repository, trust):
+                raise TrustError(reason, hint=consent(replace(kernel, repository=now.repository), trust)) from now
             try:
-                return unreleased(self._hub, self._memory, now.repository, commit, branch)
+                return ask(now.repository)
             except Moved as further:
-                raise _moves_on(kernel.reference, now.repository, further.repository) from further
+                raise _moves_on(ref, now.repository, further.repository) from further
+        if reason and self._hub.settings.offline and (path := self._lacking(kernel)):
+            self._hub.check_reachable(kernel.place, words_of(path, commit))
+        return reason
 
     def fetch(self, kernel: Kernel, progress: Callable[[int], None]) -> None:
         """Bring a build's files to this machine."""
@@ -164,10 +189,13 @@ class HubSource:
         branches, tags = refs(self._hub, place)
         if ref.revision is not None:
             if sha := branches.get(ref.revision) or tags.get(ref.revision):
+                self._memory.keep_released(place, sha)
                 return [(ref.revision, sha)]
             api = f"/api/kernels/{quote(place)}/revision/{quote(ref.revision, safe='')}"
             return [(ref.revision, str(self._hub.json(api, place, f"revision {ref.revision}").get("sha")))]
         if found := matching(ref, branches, tags):
+            for _, sha in found:
+                self._memory.keep_released(place, sha)
             return found
         have = ", ".join([*versions(branches), *sorted(tags)]) or "neither versions nor tags"
         raise HubFault(f"{place} has {have}, needed {ref.version or 'a version'}", status=200)
@@ -181,6 +209,11 @@ class HubSource:
     def _check_trust(self, ref: KernelRef, destination: str, question: Question) -> None:
         if reason := moved(ref, destination, question.trust):
             raise HubFault(reason, status=200)
+
+    def _refuses(self, place: str, destination: str) -> str | None:
+        """Return why a file may not come from where a repository moved to."""
+        ref, trust = self._consents.get(place, (None, None))
+        return moved(ref, destination, trust) if ref and trust else None
 
     def _release(
         self, ref: KernelRef, place: str, revision: str, commit: str, question: Question, notes: list[str]
@@ -226,11 +259,13 @@ class HubSource:
         return to
 
     def _holding(self, ref: KernelRef, place: str, commit: str, question: Question) -> tuple[str, list[File]]:
-        """Return where a commit is and its files; of one that is new here it is asked whether its owner released it."""
+        """Return where a commit is and its files; it is found out whether its owner released it, if no run did that."""
 
         def ask(place: str) -> list[File]:
-            new = self._memory.listing(place, commit) is None and not singled_out(ref, place, commit, question.trust)
-            if new and (reason := unreleased(self._hub, self._memory, place, commit, ref.revision)):
+            self._consents[place] = ref, question.trust
+            hidden = self._hub.settings.offline and self._memory.listing(place, commit) is None  # a reason of its own
+            asked = not hidden and not singled_out(ref, place, commit, question.trust)
+            if asked and (reason := unreleased(self._hub, self._memory, place, commit, ref.revision)):
                 raise HubFault(reason, status=200)
             return self._listing(place, commit)
 

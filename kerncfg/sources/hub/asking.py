@@ -70,10 +70,14 @@ class Moved(Exception):
 
 
 class Hub:
-    """The Hub as the settings have it. That it cannot be reached is found out once for each of these objects."""
+    """The Hub as the settings have it. That it cannot be reached is found out once for each of these objects.
 
-    def __init__(self, settings: Settings) -> None:
+    `refuses` says why a file may not come from where its repository moved to, or `None` where it may.
+    """
+
+    def __init__(self, settings: Settings, *, refuses: Callable[[str, str], str | None] = lambda *_: None) -> None:
         self.settings = settings
+        self._refuses = refuses
         self._first = threading.Lock()  # held for ever by the thread that asks first
         self._heard = threading.Event()  # it knows whether anybody is there
         self._met = False
@@ -175,6 +179,10 @@ class Hub:
                 ) as response:
                     self._met = True
                     self._heard.set()
+                    for hop in response.history:
+                        moved = self._moved(hop, repository)
+                        if isinstance(moved, Moved) and (reason := self._refuses(repository, moved.repository)):
+                            raise HubFault(reason, status=200)
                     if response.status_code in (200, 206):
                         return read(response)
             except OfflineModeIsEnabled as error:

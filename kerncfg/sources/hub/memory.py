@@ -87,8 +87,15 @@ class Memory:
             self.keep_commit(ref.location, ref.revision, found.commits[0][1])
 
     def is_released(self, repository: str, commit: str) -> bool:
-        """Say whether some run found a commit on a branch or tag."""
-        return self._released(repository, commit).is_file()
+        """Say whether some run found a commit on a branch or tag, or huggingface_hub wrote down that one is at it.
+
+        That its files or its listing are here says nothing: whoever only reads what somebody proposed brings them too.
+        """
+        if self._released(repository, commit).is_file():
+            return True
+        refs = self._settings.folder(repository) / "refs"
+        names = (file.relative_to(refs).as_posix() for file in refs.rglob("*") if file.is_file())
+        return any(_is_plain(name, commit) and self.commit(repository, name) == commit for name in names)
 
     def keep_released(self, repository: str, commit: str) -> None:
         """Write down that a commit is on a branch or tag."""
@@ -125,6 +132,13 @@ class Memory:
     def _place(self, ref: KernelRef) -> Path:
         at = ref.version or ref.revision or ""
         return self._settings.folder(ref.location) / "kerncfg" / f"@{quote(at, safe='')}.json"
+
+
+def _is_plain(name: str, commit: str) -> bool:
+    """Say whether a name that was asked for can only be a branch or tag: no proposal, nor the commit."""
+    odd = name.lower().startswith(("refs/", "pr/")) or re.search(r"[~^:]|@\{", name)
+    digits = re.fullmatch(r"(?:.*-g)?([0-9a-f]{4,})", name.lower())
+    return not odd and not (digits and commit.startswith(digits[1]))
 
 
 def checked(path: str, repository: str) -> str:

@@ -37,26 +37,34 @@ def refs(hub: Hub, place: str) -> tuple[dict[str, str], dict[str, str]]:
     return branches, tags
 
 
-def unreleased(hub: Hub, memory: Memory, place: str, commit: str, first: str | None = None) -> str | None:
+def unreleased(
+    hub: Hub, memory: Memory, place: str, commit: str, first: str | None = None, *, alone: bool = False
+) -> str | None:
     """Return why a commit is not known to be on a branch or tag of a repository, or `None` if it is.
 
     One question tells where branches and tags are now; their histories are asked for only where none is there, one
-    after the other, that of `first` before the rest. What was found out once is remembered. Where `first` is a
-    proposal, to which there is consent, a commit may be on that instead.
+    after the other, that of `first` before the rest. What was found out once is remembered, and serves where nothing
+    can be asked. Where there is consent to `first` `alone`, a proposal or the digits of a commit, that may lead to it.
 
     Raises:
         HubFault: The Hub gives no answer, or none as the Hub gives it.
         Moved: The repository has another name now.
     """
-    if hub.settings.offline or not is_commit(commit) or memory.is_released(place, commit):
-        return None  # nothing new comes in offline, nor ever of what is no commit
-    return hub.once(f"released {place} {commit}", lambda: _looked_for(hub, memory, place, commit, first))
+    if not is_commit(commit) or memory.is_released(place, commit):
+        return None  # of what is no commit nothing ever comes in
+    if first and alone and memory.commit(place, first) == commit:
+        return None
+    if hub.settings.offline:
+        found = f"nothing in the cache says that commit {commit[:12]} of {place} was released (HF_HUB_OFFLINE is set)"
+        return f"{found}, needed that or --trust {place}@{commit}"
+    key = f"released {place} {commit} {first if alone else ''}"
+    return hub.once(key, lambda: _looked_for(hub, memory, place, commit, first, alone))
 
 
-def _looked_for(hub: Hub, memory: Memory, place: str, commit: str, first: str | None) -> str | None:
+def _looked_for(hub: Hub, memory: Memory, place: str, commit: str, first: str | None, alone: bool) -> str | None:
     branches, tags = refs(hub, place)
     heads = [*((name, branches[name]) for name in versions(branches)), *branches.items(), *tags.items()]
-    if first and first not in branches and first.startswith("refs/") and _is_before(hub, place, first, commit, set()):
+    if first and alone and first not in branches and first not in tags and _leads(hub, place, first, commit):
         return None  # for whoever consented to it, so this is not remembered
     heads.sort(key=lambda pair: pair[0] != first)
     seen: set[str] = set()
@@ -67,6 +75,16 @@ def _looked_for(hub: Hub, memory: Memory, place: str, commit: str, first: str | 
         return f"{there}, needed consent to it alone: --trust {place}@{commit}"
     memory.keep_released(place, commit)
     return None
+
+
+def _leads(hub: Hub, place: str, first: str, commit: str) -> bool:
+    """Say whether a proposal has a commit, or the Hub takes digits for it."""
+    if first.startswith("refs/"):
+        return _is_before(hub, place, first, commit, set())
+    if not commit.startswith(first):
+        return False
+    address = f"/api/kernels/{quote(place)}/revision/{quote(first, safe='')}"
+    return hub.json(address, place, f"revision {first}").get("sha") == commit
 
 
 def _is_before(hub: Hub, place: str, name: str, commit: str, seen: set[str]) -> bool:
