@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import kerncfg.applier.fuse as fuse_module
+from kerncfg.applier import connecting
 from kerncfg.applier.edits import Owner
 from kerncfg.applier.fuse import Fusion, Prepared, fuse, prepare, survey
 from kerncfg.applier.groups import groups
@@ -139,7 +140,7 @@ def fused(root: Any, code: Any) -> tuple[Fusion, ...]:
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     """The paths of the groups for which it was found out where the tensors come from."""
     found: list[tuple[str, ...]] = []
-    own = fuse_module.lay_out
+    own = connecting.lay_out
 
     def lay_out(code: Any, layout: Any, members: Any, paths: Any, *rest: Any) -> Any:
         found.append(paths)
