@@ -1,14 +1,19 @@
-"""Groups that are alike share what the first construction showed; whatever could tell them apart has its own."""
+"""Groups that are alike share where tensors come from; each has a layout that its constructor made."""
 
 from __future__ import annotations
 
+import collections
+import random
 from collections.abc import Callable
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import nn
 
+import kerncfg.applier.fuse as fuse_module
+from kerncfg.applier import connecting
 from kerncfg.applier.edits import Owner
 from kerncfg.applier.fuse import Fusion, Prepared, fuse, prepare, survey
 from kerncfg.applier.groups import groups
@@ -31,6 +36,32 @@ class CountedLayout(RMSNormMLPLayout):
         self.look(norm, mlp)
 
     def look(self, norm: Any, mlp: Any) -> None: ...
+
+
+class State(Counted): ...
+
+
+class Needy(dict[str, int]):
+    def __init__(self, owner: Any) -> None:
+        super().__init__()
+        self.owner = owner
+
+
+class StateLayout(CountedLayout):
+    __slots__ = ("slotted",)
+    conversion: Any
+
+    def look(self, norm: Any, mlp: Any) -> None:
+        self.index = len(made)
+        self.drawn = torch.rand(()).item(), random.random()
+        self.mark = getattr(norm.weight, "mark", None)
+        self.flags = getattr(mlp, "flags", None)
+        self.hooks = len(mlp._state_dict_pre_hooks), sorted(mlp._non_persistent_buffers_set)
+        self.cache: Any = collections.defaultdict(list)
+        self.needy = Needy(mlp)
+        object.__setattr__(self, "slotted", mlp)
+        with torch._C.DisableTorchFunction():
+            self.first = float(norm.weight.detach()[0])
 
 
 class Number(Counted): ...
@@ -105,10 +136,25 @@ def fused(root: Any, code: Any) -> tuple[Fusion, ...]:
     return fuse([one for one in prepared(root, code) if isinstance(one, Prepared)], Owner.of("test"))
 
 
-def test_one_construction_serves_all_groups_and_what_comes_of_it_is_the_same() -> None:
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """The paths of the groups for which it was found out where the tensors come from."""
+    found: list[tuple[str, ...]] = []
+    own = connecting.lay_out
+
+    def lay_out(code: Any, layout: Any, members: Any, paths: Any, *rest: Any) -> Any:
+        found.append(paths)
+        return own(code, layout, members, paths, *rest)
+
+    monkeypatch.setattr(fuse_module, "lay_out", lay_out)
+    return found
+
+
+def test_one_answer_serves_all_groups_and_what_comes_of_it_is_the_same(asked: list[Any]) -> None:
     root = model()
     found = layouts(prepared(root, Counted))
-    assert len(made) == 1
+    assert len(asked) == 1
+    assert len(made) == LAYERS
     first, *others = found
     for place, layout in enumerate(others, 1):
         layer = root.model.layers[place]
@@ -130,7 +176,6 @@ def test_what_runs_on_a_layout_made_again_is_right_shares_memory_and_goes_back()
     ids = torch.arange(6)[None]
     before = snapshot(root)
     fusions = fused(root, Counted)
-    assert len(made) == 1
     torch.testing.assert_close(root(ids).logits, plain(ids).logits)
     for fusion, layer in zip(fusions, root.model.layers, strict=True):
         gate, up = layer.mlp.gate_proj.weight, layer.mlp.up_proj.weight
@@ -152,6 +197,68 @@ def test_a_constructor_that_looks_at_values_is_asked_for_each_group(code: Any) -
     scales = [layout.scale for layout in layouts(prepared(root, code))]
     assert scales == pytest.approx([layer.post_attention_layernorm.weight.sum().item() for layer in root.model.layers])
     assert len(set(scales)) == len(made) == LAYERS
+
+
+def test_what_a_constructor_sees_beside_the_tensors_is_that_of_each_group() -> None:
+    root = model()
+    for place, layer in enumerate(root.model.layers):
+        layer.post_attention_layernorm.weight.mark = place
+        layer.mlp.flags = (True,) if place % 2 else (1,)
+    root.model.layers[2].mlp.register_state_dict_pre_hook(lambda *_: None)
+    random.seed(0)
+    found = layouts(prepared(root, State))
+    assert [layout.index for layout in found] == [1, 2, 3, 4]
+    assert [layout.mark for layout in found] == [0, 1, 2, 3]
+    assert [type(layout.flags[0]) for layout in found] == [int, bool, int, bool]
+    assert [layout.hooks[0] for layout in found] == [0, 0, 1, 0]
+    assert [layout.first for layout in found] == pytest.approx([1.0, 1.1, 1.2, 1.3])
+    assert len({layout.drawn[1] for layout in found}) == LAYERS
+    for layout, layer in zip(found, root.model.layers, strict=True):
+        assert layout.cache["new"] == []
+        assert layout.needy.owner is layer.mlp
+        assert layout.slotted is layer.mlp
+
+
+def _tables(layer: Any) -> None:
+    layer.mlp.table = torch.arange(3)
+
+
+def _arrays(layer: Any) -> None:
+    layer.mlp.table = numpy.arange(3)
+
+
+def _normed(layer: Any) -> None:
+    with pytest.warns(FutureWarning):
+        nn.utils.weight_norm(layer.mlp.down_proj)
+
+
+@pytest.mark.parametrize("change", [_tables, _arrays, _normed])
+def test_members_may_have_tensors_and_arrays_as_attributes(change: Callable[[Any], None]) -> None:
+    root, ids = model(), torch.arange(6)[None]
+    for layer in root.model.layers:
+        change(layer)
+    expected = root(ids).logits
+    found = prepared(root, Counted)
+    if change is not _normed:
+        assert all(isinstance(one, Prepared) for one in found)
+    assert not any(isinstance(one, str) and "raised" in one for one in found)
+    fuse([one for one in found if isinstance(one, Prepared)], Owner.of("test"))
+    torch.testing.assert_close(root(ids).logits, expected)
+
+
+def test_a_parameter_that_does_not_lie_row_after_row_is_not_stacked() -> None:
+    def turn(layer: Any) -> None:
+        layer.mlp.gate_proj.weight.data = layer.mlp.gate_proj.weight.data.T.contiguous().T
+
+    root = model(turn)
+    strides = [one.stride() for one in root.parameters()]
+    found = prepared(root, Counted)
+    assert found[2] == (
+        "mlp.gate_proj.weight has strides (1, 48), and what is stacked by rows has to lie row after row"
+    )
+    for fusion in fuse([one for one in found if isinstance(one, Prepared)], Owner.of("test")):
+        fusion.revert()
+    assert [one.stride() for one in root.parameters()] == strides
 
 
 @pytest.mark.parametrize("code", [Holds, Own, Buffered])
@@ -200,10 +307,11 @@ def _class(layer: Any) -> None:
 
 
 @pytest.mark.parametrize("change", [_epsilon, _attribute, _config, _bias, _frozen, _wide, _class])
-def test_a_group_that_a_constructor_could_tell_from_the_others_has_its_own(change: Callable[[Any], None]) -> None:
+def test_a_layout_is_made_of_the_group_that_it_is_for(change: Callable[[Any], None], asked: list[Any]) -> None:
     root = model(change)
     found = layouts(prepared(root, Counted))
-    assert len(made) == 2
+    assert len(made) == LAYERS
+    assert len(asked) == (2 if change in (_bias, _class) else 1)
     assert found[2].variance_epsilon == root.model.layers[2].post_attention_layernorm.variance_epsilon
     assert found[2].gate_up_weight.dtype is root.model.layers[2].mlp.gate_proj.weight.dtype
 

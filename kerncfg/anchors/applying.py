@@ -106,6 +106,7 @@ APPLYING: Mapping[str, tuple[str, ...]] = {
     ),
     "conversion": (
         "… differ in dtype, device or width, or are no plain parameters",
+        "… has strides …, and what is stacked by rows has to lie row after row",
         "… are stacked in two ways",
         "… is tied to another parameter, so it cannot move alone",
         "… is no parameter, and cannot be converted",

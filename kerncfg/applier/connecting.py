@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from kerncfg.applier.converting import Converted
     from kerncfg.applier.groups import Parts
 
-__all__ = ["Stacks", "around", "connect", "lay_out", "randomness", "stack_key"]
+__all__ = ["Stacks", "around", "connect", "construct", "lay_out", "randomness", "stack_key"]
 
 _CPU = torch.default_generator
+_NOTHING = nullcontext()
 
 # By the places of the parameters in it: the ids of their modules, and their names there.
 Stacks = dict[tuple[tuple[int, str], ...], Stack]
@@ -32,28 +33,43 @@ def stack_key(slots: Sequence[Slot]) -> tuple[tuple[int, str], ...]:
     return tuple([(id(owner), name) for owner, name in slots])
 
 
-def lay_out(
-    code: Any, members: Sequence[nn.Module], paths: Sequence[str], root: nn.Module | None, every: Sequence[Parts] = ()
-) -> tuple[nn.Module, Scheme]:
-    """Make the layout of a kernel, and find out where its tensors come from; call it within `randomness`.
-
-    `every` are the parts of each member, if they are known.
+def construct(code: Any, members: Sequence[nn.Module]) -> nn.Module:
+    """Make the layout of a kernel; call it within `randomness`.
 
     Raises:
         Unfit: It cannot be made of these members.
     """
     cls: Any = companion(code)
-    names = names_of(cls, members) or []
     try:
-        given = arguments(cls, members)
-        with torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext():
-            layout = cls(**given) if isinstance(given, Mapping) else cls(*given)
+        given: Any = arguments(cls, members)
+        with torch.inference_mode(False) if torch.is_inference_mode_enabled() else _NOTHING:
+            layout: nn.Module = cls(*members) if given is members else cls(**given)
+            return layout
     except Unknown as name:
         raise Unfit(f"{cls.__name__} wants {name}, and what that was cannot be told from the module") from None
     except Exception as error:
-        raise Unfit(f"{cls.__name__}({', '.join(names)}) raised {type(error).__name__}: {error}") from error
+        names = ", ".join(names_of(cls, members) or [])
+        raise Unfit(f"{cls.__name__}({names}) raised {type(error).__name__}: {error}") from error
+
+
+def lay_out(
+    code: Any,
+    layout: nn.Module,
+    members: Sequence[nn.Module],
+    paths: Sequence[str],
+    root: nn.Module | None,
+    every: Sequence[Parts] = (),
+) -> Scheme:
+    """Find out where the tensors of a layout come from; call it within `randomness`.
+
+    `every` are the parts of each member, if they are known.
+
+    Raises:
+        Unfit: They cannot come from these members.
+    """
+    cls: Any = companion(code)
     try:
-        return layout, scheme(layout, members, names, paths, root, every)
+        return scheme(layout, members, names_of(cls, members) or [], paths, root, every)
     except Unfit as reason:
         raise Unfit(f"{cls.__name__}: {reason}") from None
 

@@ -16,15 +16,15 @@ import torch
 from torch import nn
 
 from kerncfg.applier.adapters.torch import walk
-from kerncfg.applier.alike import Make, learn, watched
+from kerncfg.applier.alike import Make, learn
 from kerncfg.applier.arguments import names_of
 from kerncfg.applier.attributes import attributes
-from kerncfg.applier.connecting import Stacks, around, connect, lay_out, randomness, stack_key
+from kerncfg.applier.connecting import Stacks, around, connect, construct, lay_out, randomness, stack_key
 from kerncfg.applier.contract import fit
 from kerncfg.applier.converting import Converted
 from kerncfg.applier.fused import ENTRY, Fusion, Pair, Prepared
 from kerncfg.applier.layouts import Scheme, Unfit, companion
-from kerncfg.applier.stacking import Stack
+from kerncfg.applier.stacking import Stack, link
 from kerncfg.errors import ConflictError
 
 if TYPE_CHECKING:
@@ -36,9 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["Fusion", "Prepared", "Survey", "fuse", "fusion_of", "prepare", "survey", "unfuse"]
 
 
-_TRIES = (
-    3  # constructions that are watched, of one kernel for members of one make: to watch costs more than to construct
-)
+_MAKES = 3  # that are kept of one kernel for members of one class: each layout is compared with all of them
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,7 +52,6 @@ class Survey:
     faults: dict[Any, str | None] = field(default_factory=dict)
     reads: dict[Any, list[str]] = field(default_factory=dict)
     makes: dict[Any, list[Make]] = field(default_factory=dict)  # of layouts that were made, by kernel and classes
-    tries: Counter[Any] = field(default_factory=Counter)
 
 
 def prepare(
@@ -149,37 +146,50 @@ class _Preparation:
 
     def _layout(self, code: Any, alone: bool, key: Any) -> nn.Module:
         """Make a kernel's layout of the members, and let it read their tensors."""
-        for make in self.survey.makes.get(key, ()):
-            if (parts := make.fits(self.group, self.survey.tied)) is None:
-                continue
-            stacks = make.stacks(parts)
-            keys = {name: stack_key(stack.slots) for name, stack in stacks.items()}
-            if not any(map(self._clashes, keys.values())):
-                own = {name: self.stacks.setdefault(keys[name], stack) for name, stack in stacks.items()}
-                return make.layout(parts, own)
-        self.survey.tries[key] += 1
-        if self.survey.tries[key] > _TRIES:
-            return self._constructed(code, alone)[0]
-        with watched(self.group.modules) as watch:
-            layout, found = self._constructed(code, alone)
-        if not watch.looked and (made := learn(self.group, layout, found)) is not None:
-            self.survey.makes.setdefault(key, []).insert(0, made)
-        return layout
-
-    def _constructed(self, code: Any, alone: bool) -> tuple[nn.Module, Scheme]:
+        group, makes = self.group, self.survey.makes.setdefault(key, [])
         try:
-            with nullcontext() if self.survey.still else randomness(self.group.modules):
-                layout, found = lay_out(code, self.group.modules, self.group.paths, self.survey.root, self.group.parts)
+            with nullcontext() if self.survey.still else randomness(group.modules):
+                layout = construct(code, group.modules)
+                if any(self._is_linked(make, code, layout) for make in makes):
+                    return layout
+                found = lay_out(code, layout, group.modules, group.paths, self.survey.root, group.parts)
         except Unfit:
             self._check_members(frozenset())  # what is around a parameter hides it, and is the better reason
             raise
         self._check_members(found.held)
-        if code not in self.survey.reads:
-            reads = attributes(code.forward).reads
-            self.survey.reads[code] = sorted(name for name in reads if not hasattr(code, name))
-        missing = [name for name in self.survey.reads[code] if not hasattr(layout, name)]
-        if missing:
-            raise Unfit(f"its forward reads self.{missing[0]}, which its layout, {type(layout).__name__}, has not")
+        made = learn(group, layout, found) if len(makes) < _MAKES else None
+        self._connect(code, layout, found, alone)
+        if made is not None:
+            makes.append(made)
+        return layout
+
+    def _is_linked(self, make: Make, code: Any, layout: nn.Module) -> bool:
+        """Link a layout that is like the one of a group before, and say whether it is."""
+        sources = make.sources(layout, self.group, self.survey.tied)
+        if sources is None or self._missing(code, layout):
+            return False
+        keys = {own: stack_key(one.slots) for own, one in sources.items() if isinstance(one, Stack)}
+        if any(map(self._clashes, keys.values())):
+            return False
+        stacks = {own: self.stacks.setdefault(key, sources[own]) for own, key in keys.items()}  # type: ignore[arg-type]
+        link(layout, {**sources, **stacks}, self.group.modules[0])
+        return True
+
+    def _missing(self, code: Any, layout: nn.Module) -> str | None:
+        """Return the first name that a kernel's forward reads and its layout has not."""
+        if (reads := self.survey.reads.get(code)) is None:
+            names = attributes(code.forward).reads
+            reads = self.survey.reads[code] = sorted(name for name in names if not hasattr(code, name))
+        own = layout.__dict__, layout._parameters, layout._modules
+        for name in reads:
+            if name not in own[0] and name not in own[1] and name not in own[2] and not hasattr(layout, name):
+                return name
+        return None
+
+    def _connect(self, code: Any, layout: nn.Module, found: Scheme, alone: bool) -> None:
+        """Let a layout read the members' tensors, if what it is made of suits it."""
+        if missing := self._missing(code, layout):
+            raise Unfit(f"its forward reads self.{missing}, which its layout, {type(layout).__name__}, has not")
         for name, stocks in found.stacked.items():
             self._stack(name, stocks, found)
         for name, stock in found.kept.items():
@@ -189,7 +199,6 @@ class _Preparation:
             raise Unfit(f"{type(layout).__name__} makes new parameters of {names}, so it has to run in every mode")
         self.converted += [self._conversion(one, found) for one in found.converted]
         connect(layout, found, self.stacks, self.converted, self.group.modules)
-        return layout, found
 
     def _stack(self, name: str, stocks: Sequence[str], found: Scheme) -> None:
         slots = [found.slots[stock] for stock in stocks]
@@ -197,6 +206,9 @@ class _Preparation:
         parts = stack.current()
         for stock, part in zip(stocks, parts, strict=True):
             self._check_free(stock, part)
+        if apart := [stock for stock, part in zip(stocks, parts, strict=True) if not part.is_contiguous()]:
+            strides = found.slots[apart[0]].get().stride()
+            raise Unfit(f"{apart[0]} has strides {strides}, and what is stacked by rows has to lie row after row")
         if not stack.fits():
             raise Unfit(f"{' and '.join(stocks)} differ in dtype, device or width, or are no plain parameters")
         rows = sum([part.shape[0] for part in parts])

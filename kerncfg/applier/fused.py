@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from kerncfg.applier.bind import Edit, Owner, bind, bound, unbind
-from kerncfg.applier.connecting import Stacks, around, connect, lay_out, randomness, stack_key
+from kerncfg.applier.connecting import Stacks, around, connect, construct, lay_out, randomness, stack_key
 from kerncfg.applier.edits import FUSION as ENTRY
 from kerncfg.applier.groups import named_parts
 from kerncfg.applier.stacking import Stack
@@ -281,7 +281,8 @@ class Fusion:
             converted.blank()
         for code in dict.fromkeys(code for code in self.codes if code is not None):
             with randomness(self.members):
-                layout, found = lay_out(code, self.members, self.paths, None)
+                layout = construct(code, self.members)
+                found = lay_out(code, layout, self.members, self.paths, None)
             for stocks in found.stacked.values():
                 stack = Stack([found.slots[stock] for stock in stocks])
                 stacks.setdefault(stack_key(stack.slots), stack)
