@@ -85,14 +85,17 @@ def print_stage(outcome: Outcome, stage: str) -> None:
 
 def print_sweep(outcomes: Sequence[Outcome]) -> None:
     """Print what every run of a sweep came to, one line each."""
+    from kerncfg.page.comparison import Speed, said
+
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("run", "overrides", "swapped", "passed", "model speedup", "folder"):
         table.add_column(column, overflow="fold")
     for outcome in outcomes:
         swapped = str(outcome.report.counts["swapped"]) if outcome.report else "-"
         model = outcome.measurement.model if outcome.measurement else None
-        speedup = f"{model.speedup:.2f}" if model and model.speedup is not None else "-"
-        cells = (str(outcome.number), " ".join(outcome.swept), swapped, "yes" if outcome.passed else "NO", speedup)
+        passed = "NO" if not outcome.passed else "yes, nothing swapped" if outcome.unswapped else "yes"
+        speedup = said(Speed.of(model) if model else None)
+        cells = (str(outcome.number), " ".join(outcome.swept), swapped, passed, speedup)
         table.add_row(*map(Text, map(one_line, (*cells, shown(outcome.home)))))
     out = console()
     out.print(Text("\nsweep", style="bold"))

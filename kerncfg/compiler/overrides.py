@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from kerncfg.compiler.tree import Fault, KeyPath
 
-__all__ = ["NODES", "part_of", "read", "rewrite"]
+__all__ = ["NODES", "listed", "part_of", "read", "rewrite"]
 
 # The nodes of a composed document; `experiment` is a group only.
 NODES = ("enabled", "inherited", "kernels", "fusions", "attention", "trust", "policy", "target", "model", "experiment")
@@ -222,14 +222,14 @@ def _spelled(argument: str, parts: list[str], text: str) -> list[str]:
 
 def _value(argument: str, key: str, value: str) -> str:
     """Return a value as Hydra can read it; each piece of a sweep by itself."""
-    found = pieces(_listed(value))
+    found = pieces(listed(value))
     if len(found) > 1 and not all(piece.strip(BLANKS) for piece in found):
         line = f"{key}={','.join(piece for piece in found if piece.strip(BLANKS))}"
         raise _refused(argument, "has a comma with nothing beside it", f"write {line}")
     return ",".join(_piece(argument, key, piece) for piece in found)
 
 
-def _listed(value: str) -> str:
+def listed(value: str) -> str:
     """Return a sweep as a plain list of values, which keeps the quotes that Hydra loses inside choice()."""
     choice = _CHOICE.fullmatch(value)
     return choice["inside"] if choice else value
@@ -352,7 +352,7 @@ def _differs(argument: str, key: str, text: str, found: Any, whole: str = "") ->
             raise _refused(argument, message, f'write "{line}"')
         refers = _refers(key)
         if refers and (other is False or found is None):
-            values = instead(_listed(argument.partition("=")[2]), text, "null")
+            values = instead(listed(argument.partition("=")[2]), text, "null")
             raise _refused(argument, message, f"write {key}={values}")
         if refers and not isinstance(other, str):
             raise _refused(argument, message, f"name a kernel, as in {key}=org/repo@v1:Name")

@@ -20,6 +20,7 @@ __all__ = ["SCHEMA", "Explanation", "explain", "named"]
 
 SCHEMA = 1
 
+_LATER = "asked of each module when the plan is applied: signature, attributes, has_backward"
 _LEFT = {"original": "the original", "error": "an error"}
 
 
@@ -43,6 +44,7 @@ class Explanation:
         head = [f"{step.title} for {self.target.device}{capability} ({said}): {step.reason}", f"takes: {_taken(step)}"]
         if any(not choice.original for found in step.modes.values() for choice in found.choices):
             head.append(f"where no choice suits a module: {_LEFT[step.fallback]}")
+            head += [_LATER] if step.node == "kernels" else []
         groups: list[tuple[ModePlan, list[Mode]]] = []
         for mode, found in step.modes.items():
             alike = next((modes for other, modes in groups if other == found), None)
