@@ -340,6 +340,31 @@ def lists(folder: Path, text: str, *words: str) -> list[tuple[str, int | None, s
     return [(issue.path, issue.line, issue.message.partition(";")[0], str(issue.hint)) for issue in issues]
 
 
+def test_an_entry_behind_an_override_is_told_where_one_of_them_is_a_list(mine: Path) -> None:
+    early = (
+        "- override /policy: [strict, default]\n- _self_\n- /kernels@inherited: bundled\n- override /kernels: liger\n"
+    )
+    ((path, line, message, hint),) = lists(mine, early)
+    assert (path, line, message) == ("defaults.2", 5, "stands after an override, expected before it")
+    assert hint == "move it before the first `- override` of the list"
+    ((_, line, message, _),) = lists(mine, "- override /policy: strict\n- /kernels@inherited: [bundled]\n")
+    assert (line, message) == (4, "stands after an override, expected before it")
+
+
+def test_a_name_that_no_file_can_have_is_told_of_who_says_it(mine: Path) -> None:
+    name, message = "a/" * 3000 + "x", "the name of an option is too long for a file, expected 240 bytes at most"
+    issue = refused(f"kernels=[bundled,{name}]", config_dir=mine)
+    assert (issue.message, issue.path) == (message, "kernels")
+    ((_, line, said, _),) = lists(mine, f"- override /kernels: {name}\n")
+    assert (line, said) == (3, f"cannot be followed: {message}")
+
+
+def test_an_interpolation_without_end_is_an_error_of_its_line(mine: Path) -> None:
+    write(mine, "kernels/fast", "X: " + "${a:" * 500 + "b" + "}" * 500 + "\n")
+    issue = refused("kernels=fast", config_dir=mine)
+    assert (issue.message, issue.path, issue.line) == ("is nested too deeply", "kernels.X", 1)
+
+
 def test_every_entry_that_leads_nowhere_is_told_with_its_line_and_cure(mine: Path) -> None:
     text = "- override /kernels: ligr\n- override /target: h10O\n- override /polcy: strict\n- /model: llama\n"
     first, second, third, fourth = lists(mine, text)

@@ -73,6 +73,7 @@ def asked(
     Path("made").mkdir()
     planned(NORMS).save("made/plan.json")
     Path("l.yaml").write_text("use_liger_kernel: true\n")
+    Path("none.lock").write_text('{"schema": 1, "pins": {}}')
     assert main(["lock", *CPU, NORMS, GONE]) == 0
     capsys.readouterr()
 

@@ -16,6 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 from kerncfg.compiler.bounds import endless
 from kerncfg.compiler.tree import Fault, KeyPath, Node, Origins, grow, lacking, leaves, spell
 from kerncfg.documents.config import Origin
+from kerncfg.documents.plain import DEEP, MAX_BRACKETS, brackets
 from kerncfg.errors import ConfigError, Issue
 
 __all__ = ["resolved", "unfit", "with_environment"]
@@ -150,6 +151,10 @@ def _nowhere(path: KeyPath, text: str, error: Exception, origins: Origins) -> Is
 def _unreadable(texts: dict[KeyPath, str], origins: Origins) -> list[Fault]:
     faults = []
     for path, text in texts.items():
+        if brackets(text) > MAX_BRACKETS:
+            hint = f"write at most {MAX_BRACKETS} brackets inside each other"
+            faults.append((path, origins.issue(path, DEEP, hint=hint)))
+            continue
         try:
             OmegaConf.create({"value": text})
         except OmegaConfBaseException:

@@ -7,15 +7,13 @@ keys; a file refuses all of that.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 from kerncfg.compiler.brackets import BLANKS, IN_QUOTES, for_shell, inner, pieces
 from kerncfg.compiler.reading import scalar
-from kerncfg.documents.plain import DEEP
+from kerncfg.documents.plain import DEEP, MAX_BRACKETS, brackets
 
 __all__ = ["LONGEST", "unfit"]
 
-_DEPTH = 64  # Hydra's parser takes 150 brackets inside each other on an empty stack, and fewer on a full one
 LONGEST = 240  # bytes of a key: Hydra looks for a folder of that name, which can have 255
 _LONG = 2000  # characters of an int, in any base, that may be more than a file takes
 _INT = re.compile(r"(?<![\w.])[+-]?(?:0x[0-9a-fA-F_]+|0b[01_]+|[0-9][0-9_]*(?::[0-5]?[0-9])*)(?![\w.])")
@@ -33,8 +31,8 @@ def unfit(argument: str) -> tuple[str, str] | None:
             f"the key has {length} bytes, expected {LONGEST} at most",
             "write the value as a map behind a shorter key",
         )
-    if max(_depths(plain), default=0) > _DEPTH:
-        return DEEP, f"write at most {_DEPTH} brackets inside each other"
+    if brackets(plain) > MAX_BRACKETS:
+        return DEEP, f"write at most {MAX_BRACKETS} brackets inside each other"
     for found in _INT.findall(plain) if len(plain) > _LONG else ():
         if len(found) > _LONG and not _counts(found):
             return f"{found!r} is no int", f"for the text write {key}={for_shell(found)}"
@@ -50,13 +48,6 @@ def _counts(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _depths(text: str) -> Iterator[int]:
-    depth = 0
-    for char in text:
-        depth += (char in "[{(") - (char in "]})")
-        yield depth
 
 
 def _twice(value: str) -> tuple[str, str, str] | None:

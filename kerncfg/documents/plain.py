@@ -7,11 +7,13 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-__all__ = ["DEEP", "half", "loads"]
+__all__ = ["DEEP", "MAX_BRACKETS", "brackets", "half", "loads"]
 
 DEEP = "is nested too deeply"
+MAX_BRACKETS = 64  # Hydra's parser takes 150 inside each other on an empty stack, OmegaConf's 100
 
 _HALF = re.compile("[\ud800-\udfff]")
+_BRACKET = re.compile(r"[\[{()}\]]")
 _ESCAPED = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -29,6 +31,15 @@ def loads(text: str | bytes, **how: Any) -> Any:
     if _ESCAPED.search(text) and (found := half(data)):
         raise ValueError(f"half of a character: {found}")
     return data
+
+
+def brackets(text: str) -> int:
+    """Return how many brackets of a text stand open at most."""
+    depth = most = 0
+    for sign in _BRACKET.findall(text):
+        depth += 1 if sign in "[{(" else -1
+        most = max(most, depth)
+    return most
 
 
 def half(data: Any) -> str | None:
