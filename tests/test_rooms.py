@@ -13,6 +13,7 @@ PACKAGE = Path(__file__).parent.parent / "kerncfg"
 
 # A module imports only from modules above it.
 ORDER = (
+    "terminal",
     "errors",
     "locations",
     "variables",
@@ -44,6 +45,7 @@ ORDER = (
     "compiler.bounds",
     "compiler.interpolate",
     "compiler.brackets",
+    "compiler.unfit",
     "compiler.overrides",
     "compiler.sweeps",
     "compiler.fetched",

@@ -30,6 +30,7 @@ FROM_OTHER_TOOLS: Mapping[str, tuple[str, ...]] = {
         "… is no flag of Liger's",
         "is no map of flags",
         "entry … names no repository and commit",
+        "holds an empty list, expected an entry for each repository",
         "… is no repository with a folder",
     ),
     "every-publisher": ("allow_all_kernels=True lets the code of every publisher run",),

@@ -153,13 +153,14 @@ def _meant(error: click.ClickException, arguments: Sequence[str]) -> click.Click
 def _warnings_as_lines() -> Iterator[None]:
     """Show each of our warnings as one line on standard error, without a place in the source."""
     from kerncfg.errors import KerncfgWarning
+    from kerncfg.terminal import shown
 
     with warnings.catch_warnings():
         others = warnings.showwarning
 
         def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
             if issubclass(category, KerncfgWarning):
-                click.echo(f"warning: {' '.join(str(message).split())}", err=True)
+                click.echo(shown(f"warning: {' '.join(str(message).split())}"), err=True)
             else:
                 others(message, category, *place, **more)
 

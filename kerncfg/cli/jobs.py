@@ -11,6 +11,7 @@ import click
 
 from kerncfg.cli import completing
 from kerncfg.cli.words import PLACE, as_data, asking, code, data, locking, overrides_in, told, trusting
+from kerncfg.terminal import one_line
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -171,7 +172,7 @@ def compare(folders: tuple[Path, ...], output: Path | None, as_json: bool) -> in
 def _heading(outcome: Outcome) -> str:
     lead = "\n" if outcome.number > 1 else ""
     of = f" of {outcome.total}" if outcome.total else ""
-    return f"{lead}run {outcome.number}{of}: {' '.join(outcome.swept)}"
+    return lead + one_line(f"run {outcome.number}{of}: {' '.join(outcome.swept)}")
 
 
 def _idle(outcome: Outcome) -> Iterator[str]:
@@ -180,4 +181,4 @@ def _idle(outcome: Outcome) -> Iterator[str]:
     for reason in dict.fromkeys(idle.values()):
         rows = [row for row, why in idle.items() if why == reason]
         more = f" and {len(rows) - _FEW} more" if len(rows) > _FEW else ""
-        yield f"nothing swapped: {', '.join(rows[:_FEW])}{more}: {reason}"
+        yield one_line(f"nothing swapped: {', '.join(rows[:_FEW])}{more}: {reason}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kerncfg.documents import table
 from kerncfg.errors import ConfigError
+from kerncfg.terminal import printed
 
 if TYPE_CHECKING:
     from kerncfg.documents.step import ModePlan, Rejection, Step
@@ -51,7 +52,7 @@ class Explanation:
                 alike.append(mode)
         body = [line for found, modes in groups for line in ("", f"{table.modes(modes)}:", *_lines(found))]
         notes = ["", *(f"note: {note}" for note in self.notes)] if self.notes else []
-        return "\n".join([*head, *body, *notes])
+        return printed([*head, *body, *notes])
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"

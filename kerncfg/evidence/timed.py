@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from kerncfg.evidence.wording import SCHEMA, path_of, plain, table, told, values
+from kerncfg.terminal import printed
 
 __all__ = ["Generation", "Measurement", "Spoken", "TimedModel", "TimedRow", "Timing"]
 
@@ -158,7 +159,7 @@ class Measurement:
         reasons = told((row.path, row.kernel, row.reason) for row in self.rows if row.reason)
         reasons += [f"model: {self.model.reason}"] if self.model and self.model.reason else []
         reasons += _rates(self.generation) if self.generation else []
-        return "\n".join([*table(heads, lines), *([_SPREAD] if lines else []), *reasons, *self.notes])
+        return printed([*table(heads, lines), *([_SPREAD] if lines else []), *reasons, *self.notes])
 
 
 def _times(timing: Timing) -> tuple[str, ...]:

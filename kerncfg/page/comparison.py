@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kerncfg.errors import ConfigError, KerncfgError
 from kerncfg.outcome import Outcome, blaming, folders, read
+from kerncfg.terminal import printed
 
 if TYPE_CHECKING:
     from kerncfg.evidence.rows import Spoken, Timing
@@ -121,7 +122,7 @@ class Comparison:
         body = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
         shared = [f"all runs: {' '.join(self.shared)}"] if self.shared else []
         told = [f"run {job.number}: {why}" for job in self.jobs for why in _whys(job)]
-        return "\n".join([*body, *shared, *told])
+        return printed([*body, *shared, *told])
 
 
 def gather(places: Sequence[Path]) -> list[Outcome]:
