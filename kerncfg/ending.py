@@ -29,11 +29,11 @@ def never_ended() -> Iterator[None]:
     Threads that were there before, and processes forked meanwhile, end as they like. Code in C does too.
     """
     process, over = os.getpid(), threading.Event()
-    others = {thread.ident for thread in threading.enumerate()} - {threading.get_ident()}
+    others = set(threading.enumerate()) - {threading.current_thread()}  # not by number, which the next one gets
     before = {name: getattr(os, name) for name in _ENDS}
 
     def mine() -> bool:
-        return not over.is_set() and os.getpid() == process and threading.get_ident() not in others
+        return not over.is_set() and os.getpid() == process and threading.current_thread() not in others
 
     for name, real in before.items():
         setattr(os, name, _raising(name, real, mine))

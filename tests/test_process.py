@@ -67,14 +67,14 @@ def test_what_is_done_to_the_random_state_is_told(act: Callable[[], Any], told: 
 
 
 def test_handlers_of_signals_and_what_is_printed_to_are_told_and_put_back() -> None:
-    handler, streams = signal.getsignal(signal.SIGINT), (sys.stdout, sys.stderr)
+    handler, streams = signal.getsignal(signal.SIGUSR1), (sys.stdout, sys.stderr)
     with process_kept() as process:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         sys.stdout = None
         sys.stderr = sys.__stderr__ if sys.stderr is not sys.__stderr__ else sys.__stdout__
         names = process.changes()
     assert names == ["the handlers of signals", "sys.stdout", "sys.stderr"]
-    assert signal.getsignal(signal.SIGINT) is handler
+    assert signal.getsignal(signal.SIGUSR1) is handler
     assert (sys.stdout, sys.stderr) == streams
 
 

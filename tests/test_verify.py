@@ -523,7 +523,7 @@ TAMPERING: dict[str, tuple[Callable[[Any], Any], str]] = {
         "changes the default dtype for the whole process",
     ),
     "signal": (
-        lambda _: signal.signal(signal.SIGINT, signal.SIG_IGN),
+        lambda _: signal.signal(signal.SIGUSR1, signal.SIG_IGN),
         "changes the handlers of signals for the whole process",
     ),
     "output": (lambda _: setattr(sys, "stdout", None), "changes sys.stdout for the whole process"),
@@ -541,6 +541,7 @@ def test_a_kernel_that_changes_the_module_or_the_process_fails_and_leaves_no_tra
 
     model = Around(Open(16))
     before, weight = list(vars(model.layer)), model.layer.weight
+    around = signal.getsignal(signal.SIGUSR1), sys.stdout
     with applied(model, matched("Tampers", Open), mode="inference") as bindings:
         found = verify(bindings, {"x": torch.rand(4, 16)}, POLICY)
         entries = list(vars(model.layer))
@@ -548,7 +549,7 @@ def test_a_kernel_that_changes_the_module_or_the_process_fails_and_leaves_no_tra
     assert not found.passed
     assert [name for name in entries if name not in ("_kerncfg", "forward", "train", "__getstate__")] == before
     assert model.layer.weight is weight and weight.grad is None
-    assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN and sys.stdout is not None
+    assert (signal.getsignal(signal.SIGUSR1), sys.stdout) == around
     assert (torch.get_default_dtype(), list(model.state_dict())) == (torch.float32, ["layer.weight"])
     assert not model.layer._forward_hooks
 
