@@ -332,8 +332,8 @@ class Choices:
         if ":" in name and group in _ROWS:
             hints = [f"for one row write {group}.NAME={name}"]
         message = f"{lead}; looked in {' and '.join(places)}"
-        node = "inherited" if asked.path == "inherited" else group
-        if group and (line := _line_for(group, node, name, places)):
+        word = "inherited" if asked.path == "inherited" else group
+        if group and (line := _line_for(group, word, name, places)):
             hints = [line]
         return replace(asked, message=message, hint=" ".join(filter(None, hints)) or "take the entry out")
 
