@@ -262,14 +262,14 @@ def kernelize(
     trust: Sequence[str] = (),
     lock: str | Path | Lock | None = None,
     verify: bool | None = None,
-    inputs: Mapping[str, Any] | None = None,
+    inputs: Mapping[str, Any] | Sequence[Any] | None = None,
 ) -> Bindings:
     """Plan for the device that the model is on, apply the plan, and return the bindings, which can be undone.
 
     Arguments are those of `plan` and `apply`; a target said in `overrides` or `config` is kept. With `verify`, which is
     what `policy.verify.gate` says by default, only kernels run that are verified with `inputs` and pass; `inputs` are
-    the keyword arguments of one forward, by default token ids made for the model. What was found is kept, and not asked
-    again. The policy's `on_fail: error` makes a failure an `ApplyError`.
+    the keyword arguments of one forward, or a tuple of its positional ones, by default token ids made for the model.
+    What was found is kept, and not asked again. The policy's `on_fail: error` makes a failure an `ApplyError`.
     """
     from kerncfg.applier.apply import apply
 
@@ -287,17 +287,21 @@ def kernelize(
 
 
 def verify(
-    bindings: Bindings, inputs: Mapping[str, Any] | None = None, *, policy: Mapping[str, Any] | None = None
+    bindings: Bindings,
+    inputs: Mapping[str, Any] | Sequence[Any] | None = None,
+    *,
+    policy: Mapping[str, Any] | None = None,
 ) -> Verification:
     """Compare each kernel that was applied with the model's own forward, and the model with all of them with itself.
 
     Args:
         bindings: What `apply` or `kernelize` returned, not reverted.
-        inputs: The keyword arguments of one forward; by default token ids made for the model.
+        inputs: The keyword arguments of one forward, or a tuple of its positional ones; by default token ids made for
+            the model.
         policy: The node `policy.verify`; by default the packaged one.
 
     Raises:
-        ApplyError: No inputs can be made, or the model's own forward raised.
+        ApplyError: No inputs can be made, those given do not fit, or the model's own forward raised.
     """
     from kerncfg.evidence.verify import verify as compare
 
@@ -305,27 +309,30 @@ def verify(
     return compare(bindings, given, document()[0]["policy"]["verify"] if policy is None else policy)
 
 
-def bench(bindings: Bindings, inputs: Mapping[str, Any] | None = None, *, seconds: float = 0.5) -> Measurement:
+def bench(
+    bindings: Bindings, inputs: Mapping[str, Any] | Sequence[Any] | None = None, *, seconds: float = 0.5
+) -> Measurement:
     """Measure each kernel that was applied, and the whole model, against the original.
 
     Args:
         bindings: What `apply` or `kernelize` returned, not reverted.
-        inputs: The keyword arguments of one forward; by default token ids made for the model.
+        inputs: The keyword arguments of one forward, or a tuple of its positional ones; by default token ids made for
+            the model.
         seconds: How long each comparison may take, but for its warm-up.
 
     Raises:
-        ApplyError: No inputs can be made, or the model's own forward raised.
+        ApplyError: No inputs can be made, those given do not fit, or the model's own forward raised.
     """
     from kerncfg.evidence.bench import bench as measure
 
     return measure(bindings, _inputs(bindings.model, inputs), seconds=seconds)
 
 
-def _inputs(model: nn.Module, inputs: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    if inputs is not None:
-        return inputs
-    from kerncfg.models import example
+def _inputs(model: nn.Module, inputs: Mapping[str, Any] | Sequence[Any] | None) -> Mapping[str, Any]:
+    from kerncfg.models import example, given
 
+    if inputs is not None:
+        return given(model, inputs)
     try:
         return example(model)
     except ConfigError as error:

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from kerncfg.terminal import one_line, shown
+
 __all__ = [
     "ApplyError",
     "ConfigError",
@@ -34,7 +36,7 @@ class KerncfgError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        return f"{self.message}\n  hint: {self.hint}" if self.hint else self.message
+        return shown(f"{self.message}\n  hint: {self.hint}" if self.hint else self.message)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the error as plain data for `--json` and logs."""
@@ -59,8 +61,8 @@ class Issue:
         return ": ".join(part for part in (position, self.path) if part)
 
     def __str__(self) -> str:
-        text = f"{self.where}: {self.message}" if self.where else self.message
-        return f"{text}\n  hint: {self.hint}" if self.hint else text
+        text = one_line(f"{self.where}: {self.message}" if self.where else self.message)
+        return f"{text}\n  hint: {one_line(self.hint)}" if self.hint else text
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fault as plain data."""

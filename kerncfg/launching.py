@@ -8,8 +8,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from kerncfg.compiler.brackets import pieces, quoted
-from kerncfg.compiler.overrides import read, rewrite
+from kerncfg.compiler.brackets import BLANKS, pieces, quoted
+from kerncfg.compiler.overrides import listed, read, rewrite
+from kerncfg.errors import ConfigError
 from kerncfg.locations import searches
 
 __all__ = ["arguments", "as_typed", "for_hydra"]
@@ -66,8 +67,37 @@ def as_typed(task: list[str], overrides: Sequence[str]) -> list[str]:
             continue
         lines = for_hydra(rewrite([argument]))
         chosen, left = left[: len(lines)], left[len(lines) :]
-        words += [argument] if [*map(_bare, chosen)] == [*map(_bare, lines)] else map(_from_hydra, chosen)
-    return words + left
+        words += [argument] if [*map(_bare, chosen)] == [*map(_bare, lines)] else _chosen(argument, chosen)
+    return words + [word for line in left for word in _chosen("", [line])]
+
+
+def _chosen(argument: str, lines: Sequence[str]) -> list[str]:
+    """Return what a sweep chose for a job as one would type it: the piece of the argument that means the same."""
+    key, _, value = argument.partition("=")
+    for piece in pieces(listed(value)):
+        if piece.strip(BLANKS) and _means(word := f"{key}={piece.strip(BLANKS)}", lines):
+            return [word]
+    return [_plain(_from_hydra(line), line) for line in lines]
+
+
+def _plain(word: str, line: str) -> str:
+    """Return a word without the signs and escapes that only Hydra needs, if kerncfg reads the same in it."""
+    override = read(line)
+    value, key = override.value(), override.get_key_element().lstrip("+")
+    texts = [f"{key}={value}"] if isinstance(value, str) else []
+    return next((typed for typed in (*texts, word.lstrip("+")) if _means(typed, [line])), word)
+
+
+def _means(word: str, lines: Sequence[str]) -> bool:
+    """Say whether an override, as it is typed, is these lines of Hydra's grammar."""
+    try:
+        return _meanings(for_hydra(rewrite([word]))) == _meanings(lines)
+    except ConfigError:
+        return False
+
+
+def _meanings(lines: Sequence[str]) -> list[tuple[str, str]]:
+    return [(override.get_key_element(), repr(override.value())) for override in map(read, lines)]
 
 
 def _bare(line: str) -> str:

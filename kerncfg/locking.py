@@ -55,15 +55,17 @@ def read(path: str | Path) -> Lock:
             raise LockError(f"{path}: {error.strerror}", hint="a lock is written by `kerncfg lock`") from error
         raise LockError(f"{path}: not JSON ({error})", hint=_ANEW) from error
     try:
-        if isinstance(data, list):
+        if isinstance(data, list) and data:
             return Lock(commits=dict(_foreign(data)))
-        if isinstance(data, dict) and "steps" in data:
+        if not isinstance(data, dict):
+            found = "an empty list" if data == [] else json.dumps(data)[:60]
+            raise LockError(f"found {found}, needed a map with `schema` and `pins`", hint=_ANEW)
+        if "steps" in data:
             hint = "a plan holds its commits already: fetch and apply take it without a lock"
             raise LockError("is a plan, not a lock", hint=hint)
-        found = data if isinstance(data, dict) else {}
-        if found.get("schema") == 1:
-            validate(found, "lock")
-        return Lock.from_dict(found)
+        if data.get("schema") == 1:
+            validate(data, "lock")
+        return Lock.from_dict(data)
     except ConfigError as error:
         first = error.issues[0]
         more = f", and {len(error.issues) - 1} more faults" if len(error.issues) > 1 else ""

@@ -18,9 +18,9 @@ import torch
 from torch import nn
 
 from kerncfg.documents.target import DEVICES, Target
-from kerncfg.errors import ConfigError, Issue, KerncfgWarning, SourceError
+from kerncfg.errors import ApplyError, ConfigError, Issue, KerncfgWarning, SourceError
 
-__all__ = ["Loaded", "build", "example"]
+__all__ = ["Loaded", "build", "example", "given"]
 
 _FORMS = ("architecture", "factory", "pretrained")
 # Keys that a config class takes without declaring them: older spellings and the choice of attention.
@@ -185,6 +185,7 @@ def _factory(node: Mapping[str, Any]) -> tuple[nn.Module, dict[str, Any] | None]
     return model, None if inputs is None else _named(model, inputs, text)
 
 
+_GIVE = "pass inputs={name: value, …}, or inputs=(value, …) in the order of the model's forward"
 _RETURN = "return (model, inputs), inputs being a dict of keyword arguments or a tuple of positional ones"
 
 
@@ -229,18 +230,49 @@ def _working_directory() -> Iterator[None]:
 
 
 def _named(model: nn.Module, inputs: Any, text: str) -> dict[str, Any]:
+    try:
+        return _by_name(model, inputs if isinstance(inputs, (Mapping, tuple, list)) else (inputs,))
+    except _Unnamed as error:
+        raise _refused(f"the inputs of {text} do not fit the model's forward: {error}", "factory", _RETURN) from error
+
+
+class _Unnamed(ValueError):
+    """Inputs that cannot be the keyword arguments of one forward."""
+
+
+def given(model: nn.Module, inputs: Any) -> dict[str, Any]:
+    """Return inputs, as a dict of keyword arguments or a tuple of positional ones, by name.
+
+    Raises:
+        ApplyError: They are something else, or do not fit the model's forward.
+    """
+    try:
+        return _by_name(model, inputs)
+    except _Unnamed as error:
+        raise ApplyError(f"the inputs do not fit the model's forward: {error}", hint=_GIVE) from error
+
+
+def _by_name(model: nn.Module, inputs: Any) -> dict[str, Any]:
+    """Return inputs by name; a `ValueError` says why they have none."""
     if isinstance(inputs, Mapping):
+        if odd := [key for key in inputs if not isinstance(key, str)]:
+            raise _Unnamed(f"found the key {odd[0]!r}, expected names of arguments")
         return dict(inputs)
-    positional = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
+    if not isinstance(inputs, (tuple, list)):
+        raise _Unnamed(f"found {_kind(inputs)}, expected a dict of keyword arguments or a tuple of positional ones")
     signature = inspect.signature(model.forward)
     kinds = {parameter.kind for parameter in signature.parameters.values()}
-    try:
-        bound = signature.bind(*positional)
-    except TypeError as error:
-        raise _refused(f"the inputs of {text} do not fit the model's forward: {error}", "factory", _RETURN) from error
     if kinds & {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY}:
-        raise _refused(f"the forward of {text} names no arguments", "factory", "return inputs as a dict")
-    return dict(bound.arguments)
+        raise _Unnamed(f"it names no arguments, found a {type(inputs).__name__}, expected a dict of keyword arguments")
+    try:
+        return dict(signature.bind(*inputs).arguments)
+    except TypeError as error:
+        raise _Unnamed(f"{error}, found {len(inputs)} for forward{signature}") from error
+
+
+def _kind(value: Any) -> str:
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
 def _token_inputs(model: nn.Module, node: Mapping[str, Any]) -> dict[str, Any]:

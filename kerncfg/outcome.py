@@ -17,12 +17,14 @@ from kerncfg.applier.report import Report
 from kerncfg.compiler.reading import Place, parse_bytes
 from kerncfg.compiler.schema import validate
 from kerncfg.documents.plain import DEEP, loads
+from kerncfg.documents.step import Choice, Rejection
+from kerncfg.documents.target import Mode
 from kerncfg.errors import ConfigError, Issue, KerncfgError
 from kerncfg.evidence.rows import Measurement, Verification
 from kerncfg.saved import load_plan
 
 if TYPE_CHECKING:
-    from kerncfg.documents.plan import Plan
+    from kerncfg.documents.plan import Plan, Step
 
 __all__ = [
     "SCHEMA",
@@ -129,6 +131,21 @@ class Outcome:
         """Whether the job ran to its end and every kernel passed verification."""
         return self.error is None and (self.verification is None or self.verification.passed)
 
+    @property
+    def unswapped(self) -> dict[str, str]:
+        """Why rows that the user wrote, to run a kernel on this device, swapped nothing.
+
+        Rows of presets are none of them, nor are those that conditions of the user's keep out (`capability`, `dtype`).
+        """
+        if self.plan is None or self.report is None:
+            return {}
+        idle = self.report.idle
+        return {
+            step.key: f"{idle[step.key]}{_refusals(step, idle[step.key])}"
+            for step in self.plan.steps
+            if step.key in idle and any(_asks(one, idle[step.key]) for one in _candidates(step))
+        }
+
     def to_dict(self) -> dict[str, Any]:
         """Return everything the job produced as plain data."""
         parts = {name: getattr(self, name) for name in (*STAGES, "error")}
@@ -162,6 +179,30 @@ class Outcome:
             "environment": asdict(self.environment) if self.environment else None,
         }
         write_json(self.home / _FILE, data)
+
+
+def _candidates(step: Step) -> Iterator[Choice | Rejection]:
+    for mode in (Mode.INFERENCE, Mode.TRAINING):
+        if found := step.modes.get(mode):
+            yield from (choice for choice in found.choices if not choice.original)
+            yield from found.rejected
+
+
+def _asks(one: Choice | Rejection, why: str) -> bool:
+    """Whether a candidate is the user's own, and not kept out by a condition that the user put on it."""
+    if one.origin is None or one.origin.startswith(("preset: ", "hf://")):
+        return False
+    if isinstance(one, Rejection):
+        return not one.reason.startswith(("needs capability ", "needs torch "))
+    return not (one.conditions and why.startswith("needs "))
+
+
+def _refusals(step: Step, why: str) -> str:
+    """Return why the plan took none of a row's candidates, where it took none and the reason does not say so yet."""
+    found = list(_candidates(step))
+    reasons = [one.reason for one in found if isinstance(one, Rejection)]
+    new = [reason for reason in dict.fromkeys(reasons) if reason not in why]
+    return f": {'; '.join(new)}" if new and len(reasons) == len(found) else ""
 
 
 def write_json(file: Path, data: Mapping[str, Any]) -> None:

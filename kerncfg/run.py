@@ -79,14 +79,13 @@ def run(
         carry_out = partial(perform, config_dir=config_dir, trust=trust, lock=found, shared=shared)
         settings = HydraConfig.get()
         words = as_typed(job_overrides(settings), overrides)
-        bare = [word if word in overrides else word.lstrip("+") for word in words]
         outcome = Outcome(
             folder=Path(settings.runtime.output_dir),
             overrides=words,
-            swept=[word.lstrip("+") for word in words if word not in overrides],
+            swept=[word for word in words if word not in overrides],
             number=settings.job.num + 1 if multirun else 1,
             total=total,
-            command=again([*from_file(settings, words, shared), *(pinned(word, shared) for word in bare)]),
+            command=again([*from_file(settings, words, shared), *(pinned(word, shared) for word in words)]),
             sweep=sweep,
         )
         if os.getpid() == home:

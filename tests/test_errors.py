@@ -119,3 +119,9 @@ def test_narrower_errors_are_caught_with_their_parents() -> None:
     assert issubclass(IntegrityError, SourceError)
     assert issubclass(ConflictError, ApplyError)
     assert issubclass(ContractError, ApplyError)
+
+
+def test_an_error_is_one_line_and_its_hint_another_whatever_they_quote() -> None:
+    issue = Issue(message="a\nb", path="k\ney", file="override: x=\x1b[31m\n", hint="write\nx")
+    assert str(ConfigError([issue])) == "override: x=\\x1b[31m\\n: k\\ney: a\\nb\n  hint: write\\nx"
+    assert str(SourceError("gone\x1b[2J")) == "gone\\x1b[2J"

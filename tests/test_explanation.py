@@ -36,6 +36,7 @@ def test_it_says_of_every_mode_what_runs_in_order_and_what_does_not() -> None:
         "Norm for cpu (your rows): it does\n"
         "takes: modules whose class is *Norm, but not lm.*\n"
         "where no choice suits a module: the original\n"
+        "asked of each module when the plan is applied: signature, attributes, has_backward\n"
         "\n"
         "inference, training:\n"
         "  1. python:tests.fakes:A, said at kernels.yaml:3\n"

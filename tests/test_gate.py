@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -258,3 +259,34 @@ def test_the_gate_takes_attention_that_fails_off() -> None:
     said = "inherited=none", attending_rows("attention_planted:ignores_padding"), norm
     with kerncfg.kernelize(loaded.model, *said, mode="inference", verify=True, inputs=loaded.inputs) as bindings:
         assert statuses(bindings) == {"model": "kept", "model.norm": "swapped"}
+
+
+def test_inputs_may_be_a_tuple_as_a_factorys_are() -> None:
+    model, inputs = stack()
+    given = tuple(inputs.values())
+    rows = ("inherited=none", RIGHT, WRONG)
+    with kerncfg.kernelize(model, *rows, verify=True, inputs=given) as bindings:
+        assert statuses(bindings) == {"first": "swapped", "second": "kept"}
+        named = kerncfg.verify(bindings, inputs)
+        assert kerncfg.verify(bindings, given).rows == kerncfg.verify(bindings, [*given]).rows == named.rows
+        assert kerncfg.bench(bindings, given, seconds=0.005).passed
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (torch.ones(2), "found a Tensor, expected a dict of keyword arguments or a tuple of positional ones"),
+        ("x", "found a str, expected a dict"),
+        (tuple(range(9)), "too many positional arguments, found 9 for forward("),
+        ({0: torch.ones(2)}, "found the key 0, expected names of arguments"),
+    ],
+)
+def test_inputs_of_another_kind_are_refused_with_what_was_found(given: Any, said: str) -> None:
+    model, _ = stack()
+    for verified in (
+        lambda: kerncfg.verify(applied(model, "inherited=none", RIGHT), given),
+        lambda: kerncfg.kernelize(model, "inherited=none", RIGHT, verify=True, inputs=given),
+    ):
+        with pytest.raises(ApplyError, match=re.escape(f"the inputs do not fit the model's forward: {said}")):
+            verified()
+        kerncfg.revert(model)

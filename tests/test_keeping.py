@@ -1,17 +1,13 @@
 from __future__ import annotations
 
-import os
-import random
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import numpy
 import pytest
 import torch
 from torch import nn
 
-from kerncfg.evidence.keeping import described, process_kept, state_kept, undisturbed
+from kerncfg.evidence.keeping import described, state_kept, undisturbed
 from tests.snapshot import snapshot
 
 
@@ -114,51 +110,3 @@ def test_of_a_whole_model_values_are_kept_where_kernels_reach() -> None:
         second.count.add_(1)  # type: ignore[operator]
     assert first.weight.eq(1).all() and second.weight.eq(2).all()
     assert second.count == 0
-
-
-def test_the_switches_of_the_process_are_told_and_put_back() -> None:
-    state = random.getstate()
-    with process_kept() as process:
-        torch.set_default_dtype(torch.float64)
-        torch.set_grad_enabled(False)
-        random.random()
-        assert process.changes() == ["the default dtype", "gradient mode"]
-    assert (torch.get_default_dtype(), torch.is_grad_enabled()) == (torch.float32, True)
-    assert random.getstate() == state
-
-
-def test_where_the_process_is_and_how_it_multiplies_are_told_and_put_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "gone").mkdir()
-    drawn = numpy.random.get_state()[1].tolist()  # type: ignore[index]
-    with process_kept() as process:
-        os.chdir(tmp_path / "gone")
-        torch.set_float32_matmul_precision("medium")
-        torch.set_autocast_enabled("cpu", True)
-        numpy.random.rand()
-        names = ["the working directory", "the precision of float32 products", "autocast"]
-        assert process.changes() == names
-        (tmp_path / "gone").rmdir()
-        assert process.changes() == names
-    assert (Path.cwd(), torch.get_float32_matmul_precision()) == (tmp_path, "highest")
-    assert not torch.is_autocast_enabled("cpu")
-    assert numpy.random.get_state()[1].tolist() == drawn  # type: ignore[index]
-
-
-@pytest.mark.parametrize(
-    ("act", "told"),
-    [
-        (lambda: None, []),
-        (lambda: torch.rand(1), ["draws from the global random state"]),
-        (random.random, ["draws from the global random state"]),
-        (numpy.random.rand, ["draws from the global random state"]),
-        (lambda: torch.manual_seed(0), ["sets the seed of the global random state"]),
-    ],
-)
-def test_what_is_done_to_the_random_state_is_told(act: Callable[[], Any], told: list[str]) -> None:
-    with torch.random.fork_rng(devices=[]), process_kept() as process:
-        process.seed(7)
-        act()
-        assert process.draws() == told

@@ -122,7 +122,11 @@ def test_the_usual_lock_is_that_of_the_working_directory(tmp_path: Path, monkeyp
     ("text", "message"),
     [
         ("{", "not JSON"),
-        ("3", "the lock has format None, this kerncfg reads 1"),
+        ("3", "found 3, needed a map with `schema` and `pins`"),
+        ("[]", "found an empty list, needed a map with `schema` and `pins`"),
+        ('"x"', 'found "x", needed a map with `schema` and `pins`'),
+        ("null", "found null, needed a map with `schema` and `pins`"),
+        ("{}", "the lock has format None, this kerncfg reads 1"),
         ('{"schema": 2}', "the lock has format 2, this kerncfg reads 1"),
         ('{"schema": 1}', "pins"),
         (

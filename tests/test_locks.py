@@ -59,6 +59,22 @@ def test_a_check_writes_nothing(capsys: pytest.CaptureFixture[str], folder: Path
     assert (folder / "kerncfg.lock").read_bytes() == before
 
 
+def test_what_a_terminal_obeys_in_a_lock_is_spelled_out(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    assert call(capsys, "lock", *WORDS)[0] == 0
+    data = json.loads((folder / "kerncfg.lock").read_text())
+    data["pins"][f"{NORMS}@v1"]["note"] = "n\x1b[31m\npinned: forged"
+    (folder / "kerncfg.lock").write_text(json.dumps(data))
+    assert call(capsys, "lock", *WORDS)[1] == rf"pinned: {NORMS}@v1: n\x1b[31m\npinned: forged" + "\n"
+
+
+def test_a_list_of_nothing_is_no_lock_that_nothing_moved_from(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    (folder / "kerncfg.lock").write_text("[]")
+    for words in (["lock", "--check"], ["lock"], ["plan"]):
+        code, out, err = call(capsys, *words, WORDS[0], *(["target=cpu"] if words == ["plan"] else []))
+        assert (code, out) == (1, "")
+        assert err.startswith("error: kerncfg.lock: found an empty list, needed a map with `schema` and `pins`\n")
+
+
 @pytest.mark.parametrize("options", [(), ("--lock", "my locks/x.lock", "--trust", "acme")], ids=["usual", "named"])
 def test_a_check_without_a_lock_is_one_error_with_the_line_that_writes_it(
     capsys: pytest.CaptureFixture[str], hub: TestHub, folder: Path, options: tuple[str, ...]

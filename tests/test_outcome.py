@@ -14,7 +14,8 @@ from kerncfg.compiler.schema import validate
 from kerncfg.errors import ConfigError, ContractError, Issue, KerncfgError, SourceError
 from kerncfg.evidence.rows import Check, Measurement, Row, TimedModel, TimedRow, Timing, Verification, Whole
 from kerncfg.outcome import Environment, Outcome, blaming, command, folders, read, write_json
-from kerncfg.page.report import report
+from kerncfg.page.comparison import compared
+from kerncfg.page.report import page, report
 from kerncfg.page.sweep import compare
 from tests.planning import plan, step
 
@@ -77,6 +78,26 @@ def test_what_a_job_left_is_read_back_as_it_was(tmp_path: Path) -> None:
     assert found.measurement == outcome.measurement
     kept = ("number", "total", "swept", "command", "started", "sweep", "environment", "finished")
     assert [getattr(found, name) for name in kept] == [getattr(outcome, name) for name in kept]
+
+
+def test_what_a_terminal_obeys_is_spelled_out_where_what_a_job_left_is_printed(tmp_path: Path) -> None:
+    outcome, sign = full(tmp_path), "\x1b[31m\nnote: forged"
+    assert outcome.report and outcome.verification and outcome.measurement
+    site = replace(outcome.report.rows[0], name=f"Norm{sign}", reason=f"chosen{sign}")
+    outcome.report = replace(outcome.report, rows=(site,), notes=(f"n{sign}",))
+    row = replace(ROW, name=f"Norm{sign}", reason=f"off{sign}")
+    outcome.verification = replace(outcome.verification, rows=(row,), notes=(f"v{sign}",))
+    timed = replace(TIMED, shape=f"2x8{sign}", reason=f"raised{sign}")
+    outcome.measurement = replace(outcome.measurement, rows=(timed,), notes=(f"m{sign}",))
+    outcome.overrides = outcome.swept = [f"kernels=a{sign}"]
+    outcome.error = KerncfgError(f"e{sign}")
+    again = saved(outcome)
+    texts = [str(again.report), str(again.verification), str(again.measurement), str(compared([again, again]))]
+    assert again.report and again.error
+    texts += [again.report._repr_html_()]
+    for text in texts:
+        assert "\x1b" not in text and "\nnote: forged" not in text and r"\x1b[31m\nnote: forged" in text
+    assert "\x1b" not in str(again.error) + page(again)
 
 
 def test_its_file_has_the_schema(tmp_path: Path) -> None:

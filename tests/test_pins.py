@@ -34,6 +34,11 @@ def test_what_is_no_lock_file_is_refused(data: Any) -> None:
         pins(data)
 
 
+def test_a_lock_file_that_pins_nothing_is_refused() -> None:
+    with pytest.raises(ConfigError, match="holds an empty list, expected an entry for each repository"):
+        pins([])
+
+
 def test_the_parts_of_a_value_are_read() -> None:
     assert folders("o/r=/k:p/q=C:\\k:r/s=rel/dir") == [
         FOLDER,

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kerncfg.cli.tables import print_plan
 from kerncfg.documents.config import KernelRef, Match, Member, Trust
 from kerncfg.documents.lock import File, digest_of
 from kerncfg.documents.plan import (
@@ -26,6 +27,7 @@ from kerncfg.documents.plan import (
 )
 from kerncfg.documents.target import Mode
 from kerncfg.errors import ConfigError, IntegrityError, LockError
+from kerncfg.saved import load_plan
 from tests.builders import A, target
 
 COMMIT = "0" * 39 + "1"
@@ -341,3 +343,22 @@ def test_files_that_are_not_those_of_their_digest_are_refused() -> None:
     files["__init__.py"]["digest"] = "git:" + "b" * 40
     with pytest.raises(IntegrityError, match=r"the files of a build have digest .*, the plan says"):
         Plan.from_dict(data)
+
+
+def test_what_a_terminal_obeys_is_spelled_out_wherever_a_plan_from_a_file_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sign, line = "\x1b[31m\u202e", "\nnote: trusted"
+    edited: dict[str, Any] = {"origin": f"o{line}{sign}", "reason": f"r{line}{sign}"}
+    said = {mode: ModePlan(choices=(choice(**edited),), rejected=(Rejection(reference=A, **edited),)) for mode in Mode}
+    made = plan(bind(modes=said, reason=f"s{line}{sign}"), notes=(f"kernels.RMSNorm: n{line}{sign}",))
+    made.save(tmp_path / "p.json")
+    read = load_plan(tmp_path / "p.json")
+    assert read.notes == made.notes and read.steps == made.steps  # what is kept is what was said
+    explained = read.explain("RMSNorm")
+    print_plan(read)
+    for text in (str(read), read._repr_html_(), str(explained), explained._repr_html_(), capsys.readouterr().out):
+        assert "\x1b" not in text and "\u202e" not in text and "\nnote: trusted" not in text
+        assert all(rf"{word}\nnote: trusted\x1b[31m\u202e" in text for word in "orn")
+    other = replace(made, steps=(bind(modes=said, fallback="original"), bind(name="A\x1b[0mB")))
+    assert "\x1b" not in str(made.diff(other)) and r"A\x1b[0mB" in str(made.diff(other))

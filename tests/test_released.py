@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -10,11 +11,12 @@ import pytest
 
 import kerncfg
 from kerncfg.documents.config import Trust
-from kerncfg.errors import TrustError
+from kerncfg.documents.lock import digest_of
+from kerncfg.errors import IntegrityError, TrustError
 from kerncfg.sources import fetch, load
 from tests.hub import kernels
 from tests.hub.kernels import TRUSTED
-from tests.hubbing import TRUST, asked, first, kernel, planned, refusal, row
+from tests.hubbing import TRUST, asked, first, kernel, planned, refusal, row, typed
 from tests.test_hub_source import NORMS, scaled
 
 if TYPE_CHECKING:
@@ -144,6 +146,37 @@ def test_a_plan_or_lock_of_somebody_else_brings_no_proposed_commit(hub: TestHub,
     assert kerncfg.fetch(loaded) == {}
 
 
+@pytest.mark.parametrize("brought", ["refs/pr/1", "commit"])
+def test_what_was_pulled_from_a_proposal_is_no_code_of_a_released_commit(
+    norms: Repository, hub: TestHub, tmp_path: Path, brought: str
+) -> None:
+    code = b"print('a README, and a module')\n"
+    digest = "git:" + hashlib.sha1(b"blob %d\0" % len(code) + code).hexdigest()
+    real = kernel(planned(row(f"{NORMS}@v1")))
+    files = tuple(replace(f, size=len(code), digest=digest) if f.path == "__init__.py" else f for f in real.files)
+    lying = replace(real, files=files, digest=digest_of(files))
+    experiment = {"experiment/nice.yaml": "# @package _global_\nenabled: true\n", "README.md": code}
+    commit = norms.propose(experiment, start="v1")
+    away(hub)
+    revision = commit if brought == "commit" else brought
+    assert typed(hub, tmp_path, "pull", f"kernels/{NORMS}@{revision}", "got").code == 0
+    blob = hub.cache / f"kernels--{NORMS.replace('/', '--')}" / "blobs" / digest.removeprefix("git:")
+    assert blob.read_bytes() == code
+    assert "came broken from the Hub, twice" in fetch([lying], TRUST)[lying]
+    with pytest.raises(IntegrityError, match="came broken from the Hub, twice"):
+        load(lying, TRUST)
+    assert fetch([real], TRUST) == {}
+
+
+def test_a_file_of_another_commit_serves_where_the_listing_says_so(norms: Repository, hub: TestHub) -> None:
+    assert fetch(planned(row(f"{NORMS}@v1")).kernels()) == {}
+    norms.commit({"README.md": "# again\n"}, branch="v1")
+    plan = planned(row(f"{NORMS}@v1"))
+    hub.log.clear()
+    with hub.log.expect(0):
+        assert fetch(plan.kernels()) == {}
+
+
 def test_a_kernel_that_imports_a_proposal_is_not_taken(hub: TestHub, proposed: str) -> None:
     hub.add(
         kernels.dependent(pin={"revision": "refs/pr/1"}),
@@ -163,8 +196,8 @@ def test_a_commit_before_those_of_today_is_looked_up_once(norms: Repository, hub
     assert hub.log.kinds()["refs"] == 1 and hub.log.kinds()["commits"] == 2  # pages of the history of v2 alone
     shutil.rmtree(hub.cache / f"kernels--{NORMS.replace('/', '--')}" / "snapshots")
     hub.log.clear()
-    with hub.log.expect(0):
-        assert fetch(plan.kernels()) == {}
+    assert fetch(plan.kernels()) == {}
+    assert set(hub.log.kinds()) == {"resolve"}
 
 
 def test_a_commit_of_a_repository_that_moved_is_looked_up_where_it_is(norms: Repository, hub: TestHub) -> None:

@@ -13,9 +13,11 @@ PACKAGE = Path(__file__).parent.parent / "kerncfg"
 
 # A module imports only from modules above it.
 ORDER = (
+    "terminal",
     "errors",
     "locations",
     "variables",
+    "ending",
     "anchors.language",
     "anchors.planning",
     "anchors.hub",
@@ -43,6 +45,7 @@ ORDER = (
     "compiler.bounds",
     "compiler.interpolate",
     "compiler.brackets",
+    "compiler.unfit",
     "compiler.overrides",
     "compiler.sweeps",
     "compiler.fetched",
@@ -127,6 +130,7 @@ ORDER = (
     "applier.apply",
     "models",
     "evidence.contents",
+    "evidence.process",
     "evidence.keeping",
     "evidence.listening",
     "evidence.padding",

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -16,9 +17,9 @@ import yaml
 
 import kerncfg
 from kerncfg.cli import main
-from kerncfg.cli.tables import print_stage
+from kerncfg.cli.tables import print_stage, print_sweep
 from kerncfg.compiler.schema import validate
-from kerncfg.evidence.rows import Measurement
+from kerncfg.evidence.rows import Measurement, TimedModel
 from kerncfg.run import Outcome, run
 from tests.builders import kernel_folder
 from tests.page.test_report import TIMED, given_way
@@ -120,7 +121,7 @@ def test_a_row_that_swaps_nothing_is_told_at_the_end(capsys: pytest.CaptureFixtu
     rows = ("kernels=bundled", "kernels.RMSNrom.cpu=builtin:RMSNorm")
     assert call("run", *rows, *SMALL) == 0
     *_, told, passed = capsys.readouterr().out.splitlines()
-    assert told.startswith("nothing swapped: kernels.RMSNrom: no layer RMSNrom, said at override: ")
+    assert told.startswith("passed, but nothing swapped: kernels.RMSNrom: no layer RMSNrom, said at override: ")
     assert passed.startswith("passed: ")
     assert call("run", *rows, "policy=strict", *SMALL) == 1
     assert "policy.strict: rows that swap nothing: kernels.RMSNrom: " in capsys.readouterr().err
@@ -166,6 +167,14 @@ def test_of_what_was_taken_off_for_failing_no_speed_is_told(capsys: pytest.Captu
     found.measurement = Measurement(rows=(replace(TIMED, kernel="org/repo@v1:Gone"),), model=None)
     print_stage(found, "measurement")
     assert "Norm (org/repo@v1:Gone) failed verification: its speed means nothing" in capsys.readouterr().out
+
+
+def test_a_sweep_says_whether_its_speedups_are_any(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    timing: dict[str, Any] = {"original_s": 1.0, "kernel_s": 25.0, "speedup": 0.04, "spread": 24.5, "verdict": "none"}
+    model = TimedModel(mode="inference", runs=9, **timing)
+    made = Outcome(folder=folder / "0", overrides=[], measurement=Measurement(rows=(), model=model))
+    print_sweep([made])
+    assert "  yes     0.04 same  " in capsys.readouterr().out
 
 
 def test_a_sweep_makes_a_folder_for_each_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -503,6 +512,82 @@ def test_verify_exits_with_1_where_a_kernel_computes_something_else(capsys: pyte
     out, err = capsys.readouterr()
     assert out.startswith("name ")
     assert "error: verification failed, and policy.verify.on_fail is error: RMSNorm (" in err
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("class Other: pass", "idle:Norm: no 'Norm' there; it has Other"),
+        ("class Norm(:", "SyntaxError"),
+        (NORM.replace("hidden_states", "x"), "(hidden_states)"),
+        (NORM.replace("variance_epsilon", "delta"), "delta"),
+    ],
+)
+def test_verify_and_bench_fail_where_a_row_of_ones_own_swaps_nothing(
+    source: str, reason: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = f"kernel_{len(source)}_idle"
+    row = f"kernels.norm={{match: {{class: MyRMSNorm}}, cpu: ./{name}:Norm}}"
+    kernel_folder(folder / name, source)
+    (folder / "plain_model_idle.py").write_text(PLAIN)
+    words = ("inherited=none", row, "model={factory: python:plain_model_idle:make}")
+    assert call("verify", *words) == 1
+    out, err = capsys.readouterr()
+    assert "nothing is swapped" in out
+    (line,) = [line for line in err.splitlines() if line.startswith("failed: nothing swapped: kernels.norm: ")]
+    assert reason in line
+    assert call("bench", "--json", *words) == 1
+    data = json.loads(capsys.readouterr().out)
+    validate(data, "measurement")
+    assert not data["passed"] and line in data["notes"]
+
+
+def test_verify_says_of_a_mode_that_it_runs_the_original(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kernel_folder(folder / "no_backward_kernel", NORM + "    has_backward = False\n")
+    (folder / "plain_model_no_backward.py").write_text(PLAIN)
+    row = "kernels.norm={match: {class: MyRMSNorm}, cpu: ./no_backward_kernel:Norm}"
+    assert call("verify", "inherited=none", row, "model={factory: python:plain_model_no_backward:make}") == 0
+    out, err = capsys.readouterr()
+    assert "note: kernels.norm: training runs the original: " in err and "has_backward is false" in err
+    assert "training" not in out
+
+
+def test_verify_asks_nothing_of_rows_that_are_not_for_here(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "plain_model_elsewhere.py").write_text(PLAIN)
+    rows = (
+        "kernels.A.cuda=builtin:RMSNorm",
+        "kernels.B.cpu=original",
+        "kernels.C.cpu={kernel: builtin:RMSNorm, torch: '>=99'}",
+    )
+    words = ("kernels=bundled", "model={factory: python:plain_model_elsewhere:make}")
+    assert call("verify", *words, *rows) == 0
+    err = capsys.readouterr().err
+    assert "\nnothing swapped: kernels.A: no layer A; " in f"\n{err}" and "failed" not in err
+    assert call("verify", *words, "kernels.RMSNorm.cpu=builtin:RMSNorm") == 1
+    assert "failed: nothing swapped: kernels.RMSNorm: no layer RMSNorm" in capsys.readouterr().err
+
+
+def test_a_run_and_a_sweep_say_that_they_swapped_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kernel_folder(folder / "half_a_kernel", NORM.replace("class Norm(", "class Other("))
+    (folder / "plain_model_swept_idle.py").write_text(PLAIN)
+    row = "kernels.norm={match: {class: MyRMSNorm}, cpu: builtin:RMSNorm}"
+    words = ("inherited=none", row, "model={factory: python:plain_model_swept_idle:make}", "hydra.sweep.dir=sweep")
+    assert call("run", "-m", *words, "kernels.norm.cpu=original,./half_a_kernel:Norm") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith("run 2 of 2: ")] == [
+        "run 2 of 2: kernels.norm.cpu=./half_a_kernel:Norm"
+    ]
+    assert [line[:43] for line in lines if "passed, but" in line] == ["passed, but nothing swapped: kernels.norm: "]
+    first, second = lines[-2:]
+    assert re.search(r"  0  +yes  +-  ", first)
+    assert re.search(r"  0  +yes, nothing swapped  +-  ", second)
+    assert call("compare", "sweep") == 0
+    assert "  yes, nothing swapped  " in capsys.readouterr().out.splitlines()[2]
+    jobs = kerncfg.compare(folder / "sweep").to_dict()["jobs"]
+    assert [list(job["unswapped"]) for job in jobs] == [[], ["kernels.norm"]]
+    assert jobs[1]["differs"] == ["kernels.norm.cpu=./half_a_kernel:Norm"]
+    said = json.loads((folder / "sweep/1/plan.json").read_text())["steps"][0]["modes"]["inference"]["rejected"][0]
+    assert said["origin"] == "override: kernels.norm.cpu=./half_a_kernel:Norm"
 
 
 def test_verify_of_what_cannot_be_built_is_an_error_and_no_data(capsys: pytest.CaptureFixture[str]) -> None:

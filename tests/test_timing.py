@@ -42,6 +42,21 @@ def test_the_spread_knows_what_varies_from_block_to_block_alone() -> None:
     assert spread_of(blocks) == pytest.approx(0.5 / 1.5)
 
 
+def test_a_speedup_that_only_the_stalls_of_the_machine_make_is_inside_its_spread() -> None:
+    # Both stall in the same readings, a few more of which are those of the kernel's worse half.
+    made = Contest(nothing, nothing, CPU, 0.1)
+    made._blocks = [[(580e-6, 560e-6), (12_900e-6, 12_800e-6), (579e-6, 12_892e-6)] * 3] * BLOCKS
+    made._blocks = [[*block, (570e-6, 575e-6), (12_000e-6, 12_900e-6)] for block in made._blocks]
+    found = made.timing()
+    assert found.speedup is not None and found.spread is not None
+    assert found.speedup < 0.2 and found.verdict == "none"
+    assert 1 / found.speedup <= 1 + found.spread  # what is printed shows the verdict
+
+
+def nothing() -> Any:
+    raise AssertionError
+
+
 class Sleeping:
     """Sleeps as long as it is told for each block, the last for all that follow."""
 

@@ -4,6 +4,10 @@ import copy
 import importlib
 import inspect
 import json
+import os
+import signal
+import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -518,6 +522,12 @@ TAMPERING: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda _: torch.set_default_dtype(torch.float64),
         "changes the default dtype for the whole process",
     ),
+    "signal": (
+        lambda _: signal.signal(signal.SIGINT, signal.SIG_IGN),
+        "changes the handlers of signals for the whole process",
+    ),
+    "output": (lambda _: setattr(sys, "stdout", None), "changes sys.stdout for the whole process"),
+    "end": (lambda _: os._exit(0), "raised Ended: os._exit(0) would have ended the process without a result"),
 }
 
 
@@ -538,6 +548,7 @@ def test_a_kernel_that_changes_the_module_or_the_process_fails_and_leaves_no_tra
     assert not found.passed
     assert [name for name in entries if name not in ("_kerncfg", "forward", "train", "__getstate__")] == before
     assert model.layer.weight is weight and weight.grad is None
+    assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN and sys.stdout is not None
     assert (torch.get_default_dtype(), list(model.state_dict())) == (torch.float32, ["layer.weight"])
     assert not model.layer._forward_hooks
 
@@ -549,6 +560,20 @@ def test_drawing_random_numbers_is_a_hazard() -> None:
 
     row = of(Around(Open(16)), matched("Tampers", Open), x=torch.rand(4, 16)).rows[0]
     assert (row.passed, row.hazards) == (True, ("draws from the global random state",))
+
+
+def test_a_thread_that_goes_on_is_a_hazard() -> None:
+    end = threading.Event()
+
+    class Open(Norm):
+        def tamper(self) -> None:
+            threading.Thread(target=end.wait, name="watch").start()
+
+    try:
+        row = of(Around(Open(16)), matched("Tampers", Open), x=torch.rand(4, 16)).rows[0]
+    finally:
+        end.set()
+    assert (row.passed, row.hazards) == (True, ("leaves the thread watch running",))
 
 
 def test_a_kernel_that_leaves_out_what_the_original_tracks_in_training_fails() -> None:

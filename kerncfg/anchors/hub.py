@@ -19,6 +19,7 @@ LOCKS: Mapping[str, tuple[str, ...]] = {
     "another-lock": (
         "is a plan, not a lock",
         "no entry of a kernels.lock: …",
+        "found …, needed a map with `schema` and `pins`",
     ),
     "nothing-to-upgrade": (
         "… is neither a row with Hub kernels nor a repository",

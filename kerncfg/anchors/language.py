@@ -15,7 +15,11 @@ ON_THE_COMMAND_LINE: Mapping[str, tuple[str, ...]] = {
         "… is no option's name",
         "gives a map where an option is chosen",
     ),
-    "not-a-key": ("has an empty part in its key", "… cannot stand in a key, expected names with dots between them"),
+    "not-a-key": (
+        "has an empty part in its key",
+        "… cannot stand in a key, expected names with dots between them",
+        "the key has … bytes, expected … at most",
+    ),
     "read-differently": (
         "… is … on the command line, in a file it would be …",
         "… is a text on the command line and … in a file, expected …",
@@ -29,7 +33,11 @@ ON_THE_COMMAND_LINE: Mapping[str, tuple[str, ...]] = {
     "nothing-to-take-out": ("there is no … to take out",),
     "nobody-to-trust": ("… is nobody to trust", "trust is a list of names"),
     "item-of-a-list": ("… is a list of …", "… has no item …, expected …"),
-    "no-such-option": ("no option … in the group …; looked in …", "no config …; looked in …"),
+    "no-such-option": (
+        "no option … in the group …; looked in …",
+        "no config …; looked in …",
+        "the name of an option is too long for a file, expected … bytes at most",
+    ),
     "no-such-group": ("… is no group", "the config's defaults list has no such entry"),
     "config-folder": ("the config folder … is …",),
     "search-path": (
@@ -88,7 +96,10 @@ IN_FILES: Mapping[str, tuple[str, ...]] = {
         "`<<` needs a map, or a list of maps",
     ),
     "tag": ("the tag … is not read here, expected plain YAML",),
-    "key-twice": ("the key … stands twice: lines … and …",),
+    "key-twice": (
+        "the key … stands twice: lines … and …",
+        "the key … stands twice: with … and with …",
+    ),
     "key-that-is-no-text": (
         "the key … is … in YAML, expected text",
         "the key … is … in YAML, expected a layer or function name that starts with a letter",

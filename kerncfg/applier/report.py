@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
+from kerncfg.terminal import one_line, printed
+
 __all__ = ["STATUSES", "Report", "ReportRow"]
 
 STATUSES = ("swapped", "kept", "off")
@@ -70,15 +72,15 @@ class Report:
         lines = [_COLUMNS, *self._groups()]
         widths = [max(len(line[column]) for line in lines) for column in range(len(_COLUMNS))]
         table = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
-        return "\n".join([*table, self._summary(), *(f"note: {note}" for note in self.notes)])
+        return printed([*table, self._summary(), *(f"note: {note}" for note in self.notes)])
 
     def _repr_html_(self) -> str:
         def line(tag: str, cells: Iterable[str]) -> str:
-            return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+            return "<tr>" + "".join(f"<{tag}>{html.escape(one_line(cell))}</{tag}>" for cell in cells) + "</tr>"
 
         body = "".join(line("td", group) for group in self._groups())
-        notes = "".join(f"<li>{html.escape(note)}</li>" for note in self.notes)
-        below = f"<p>{html.escape(self._summary())}</p>" + (f"<ul>{notes}</ul>" if notes else "")
+        notes = "".join(f"<li>{html.escape(one_line(note))}</li>" for note in self.notes)
+        below = f"<p>{html.escape(one_line(self._summary()))}</p>" + (f"<ul>{notes}</ul>" if notes else "")
         return f"<table><thead>{line('th', _COLUMNS)}</thead><tbody>{body}</tbody></table>{below}"
 
     def _summary(self) -> str:

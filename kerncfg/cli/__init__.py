@@ -6,6 +6,7 @@ import errno
 import io
 import os
 import sys
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from kerncfg.cli.machines import completion, doctor
 from kerncfg.cli.plans import diff, explain, plan
 from kerncfg.cli.sharing import pull, push
 from kerncfg.cli.words import code, told
+from kerncfg.ending import Ended, end_in_time, never_ended
 
 __all__ = ["main", "program"]
 
@@ -70,7 +72,21 @@ for command in (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code; a user's mistake never ends in a traceback."""
+    """Run the command line and return its exit code; a user's mistake never ends in a traceback.
+
+    Without `arguments` it is the process's own command line, and the process ends with it, whatever still runs.
+    """
+    if arguments is not None:
+        return _main(arguments)
+    known, result = frozenset(threading.enumerate()), 1
+    try:
+        result = _main(None)
+        return result
+    finally:
+        end_in_time(result, known, lambda line: click.echo(f"warning: {line}", err=True))
+
+
+def _main(arguments: Sequence[str] | None) -> int:
     from kerncfg.errors import KerncfgError
 
     prepare()
@@ -80,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):  # a name of a file may hold what the terminal cannot show
             stream.reconfigure(errors="backslashreplace")
     try:
-        with _warnings_as_lines():
+        with _warnings_as_lines(), never_ended():
             result = program.main(arguments, prog_name="kerncfg", standalone_mode=False)
     except click.exceptions.Exit as done:
         return done.exit_code
@@ -93,6 +109,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KerncfgError as error:
         print(f"error: {told(error)}", file=sys.stderr)  # noqa: T201
         return code(error)
+    except Ended as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        return 1
     except BrokenPipeError:
         return 0
     except OSError as error:
@@ -134,13 +153,14 @@ def _meant(error: click.ClickException, arguments: Sequence[str]) -> click.Click
 def _warnings_as_lines() -> Iterator[None]:
     """Show each of our warnings as one line on standard error, without a place in the source."""
     from kerncfg.errors import KerncfgWarning
+    from kerncfg.terminal import shown
 
     with warnings.catch_warnings():
         others = warnings.showwarning
 
         def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
             if issubclass(category, KerncfgWarning):
-                click.echo(f"warning: {' '.join(str(message).split())}", err=True)
+                click.echo(shown(f"warning: {' '.join(str(message).split())}"), err=True)
             else:
                 others(message, category, *place, **more)
 

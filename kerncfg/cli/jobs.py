@@ -12,6 +12,7 @@ import click
 
 from kerncfg.cli import completing
 from kerncfg.cli.words import PLACE, as_data, asking, code, data, locking, overrides_in, told, trusting
+from kerncfg.terminal import one_line
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["bench", "compare", "report", "run", "verify"]
 
+_BUT = "passed, but "
 _FEW = 3  # rows with one reason that a line names
 
 
@@ -53,7 +55,8 @@ def run(
                 click.echo(f"error: {told(outcome.error)}", err=True)
             page = (f"page: {outcome.page}",) if outcome.page else ()
             for line in (*page, *_idle(outcome), f"{'passed' if outcome.passed else 'failed'}: {outcome.folder}"):
-                click.echo(line, err=as_json)
+                warns = line.startswith(_BUT)
+                click.echo(click.style(line, fg="yellow") if warns else line, err=as_json)
         else:
             if not as_json:
                 print_stage(outcome, stage)
@@ -83,7 +86,8 @@ def verify(
 ) -> int:
     """Compare each swapped kernel with what it replaces.
 
-    Builds the model, applies the plan, and compares the whole model too. Exits with 1 where a kernel does not pass.
+    Builds the model, applies the plan, and compares the whole model too. Exits with 1 where a kernel does not pass, or
+    a row of yours that names one for this device swaps nothing.
     """
     return _checked("verification", words, config_dir, as_json, trust, lock)
 
@@ -97,7 +101,8 @@ def bench(
 ) -> int:
     """Measure each swapped kernel against what it replaces.
 
-    Builds the model, applies the plan, and measures the whole model too. Exits with 1 where something cannot be.
+    Builds the model, applies the plan, and measures the whole model too. Exits with 1 where something cannot be, or a
+    row of yours that names a kernel for this device swaps nothing.
     """
     return _checked("measurement", words, config_dir, as_json, trust, lock)
 
@@ -115,16 +120,31 @@ def _checked(
     with redirect_stdout(sys.stderr) if as_json else nullcontext():
         show = partial(_ahead, stages=(stage,))
         outcome = check(overrides_in(words), stage, config_dir=config_dir, trust=trust, lock=lock, show=show)
-    found = getattr(outcome, stage)
+    found, passed, lines = getattr(outcome, stage), _passed(outcome, stage), list(_idle(outcome, asked="failed: "))
     if as_json:
-        data(found.to_dict())
+        said = found.to_dict()
+        data({**said, "passed": passed, "notes": [*said["notes"], *lines]})
     else:
         click.echo(str(found))
-        for line in _idle(outcome):
+        for line in (*_halves(outcome), *lines):
             click.echo(line, err=True)
     if outcome.error is not None:
         click.echo(f"error: {told(outcome.error)}", err=True)
-    return 0 if found.passed else 1
+    return 0 if passed else 1
+
+
+def _halves(outcome: Outcome) -> Iterator[str]:
+    """Yield the notes of the report on modes in which a row runs the original, so that nothing there was looked at."""
+    from kerncfg.documents.target import Mode
+
+    for note in outcome.report.notes if outcome.report else ():
+        if any(f": {mode} runs the original: " in note for mode in Mode):
+            yield f"note: {note}"
+
+
+def _passed(outcome: Outcome, stage: str) -> bool:
+    """Whether all was well that was asked for: of a row that swaps nothing nothing was looked at."""
+    return bool(getattr(outcome, stage).passed) and not outcome.unswapped
 
 
 def _made(output: Path, as_json: bool) -> None:
@@ -187,13 +207,16 @@ def _ahead(outcome: Outcome, stage: str, stages: tuple[str, ...] = ("verificatio
 def _heading(outcome: Outcome) -> str:
     lead = "\n" if outcome.number > 1 else ""
     of = f" of {outcome.total}" if outcome.total else ""
-    return f"{lead}run {outcome.number}{of}: {' '.join(outcome.swept)}"
+    return lead + one_line(f"run {outcome.number}{of}: {' '.join(outcome.swept)}")
 
 
-def _idle(outcome: Outcome) -> Iterator[str]:
-    """Yield a line for each reason why rows of the user's swapped nothing."""
+def _idle(outcome: Outcome, asked: str | None = None) -> Iterator[str]:
+    """Yield a line for each reason why rows swapped nothing; `asked` leads those of the user's own that should have."""
     idle = outcome.report.idle if outcome.report else {}
-    for reason in dict.fromkeys(idle.values()):
-        rows = [row for row, why in idle.items() if why == reason]
-        more = f" and {len(rows) - _FEW} more" if len(rows) > _FEW else ""
-        yield f"nothing swapped: {', '.join(rows[:_FEW])}{more}: {reason}"
+    unswapped = outcome.unswapped
+    lead = asked if asked is not None else _BUT if outcome.passed else ""
+    for reasons, first in ((unswapped, lead), ({row: why for row, why in idle.items() if row not in unswapped}, "")):
+        for reason in dict.fromkeys(reasons.values()):
+            rows = [row for row, why in reasons.items() if why == reason]
+            more = f" and {len(rows) - _FEW} more" if len(rows) > _FEW else ""
+            yield one_line(f"{first}nothing swapped: {', '.join(rows[:_FEW])}{more}: {reason}")

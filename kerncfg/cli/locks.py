@@ -12,6 +12,7 @@ import click
 
 from kerncfg.cli import completing
 from kerncfg.cli.words import PLACE, as_data, asking, data, overrides_in, trusting
+from kerncfg.terminal import one_line
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,19 +84,19 @@ def lock(
 
 def _print_check(moved: list[str], unchecked: list[Pin], place: Path) -> None:
     for line in moved:
-        click.echo(line)
+        click.echo(one_line(line))
     for pin in unchecked:
-        click.echo(f"not checked: {pin.ref}: {pin.reason or pin.note}")
+        click.echo(one_line(f"not checked: {pin.ref}: {pin.reason or pin.note}"))
     more = f", {len(unchecked)} not checked" if unchecked else ""
     click.echo(f"{place}: {len(moved) if moved else 'nothing'} moved{more}", err=True)
 
 
 def _print(now: Lock, moved: list[str], place: Path) -> None:
     for line in moved:
-        click.echo(line)
+        click.echo(one_line(line))
     for pin in now.hub():
         if pin.reason or pin.note:
-            click.echo(f"{'not pinned' if pin.reason else 'pinned'}: {pin.ref}: {pin.reason or pin.note}")
+            click.echo(one_line(f"{'not pinned' if pin.reason else 'pinned'}: {pin.ref}: {pin.reason or pin.note}"))
     pinned = sum(1 for pin in now.hub() if pin.releases)
     unpinned = sum(1 for pin in now.hub() if not pin.releases)
     nothing = "" if pinned or unpinned else "; nothing to pin: no row names a kernel of the Hub"
@@ -138,7 +139,8 @@ def fetch(plan: Path, trust: tuple[str, ...], as_json: bool, dry_run: bool) -> i
         for row in rows:
             what = f"{row['reference']} at {str(row['commit'])[:12]}, {row['variant']}"
             size = f"{row['files']} files, {row['bytes']} bytes"
-            click.echo(f"failed: {what}: {row['reason']}" if row["reason"] else f"{word} {what}: {size}")
+            said = f"failed: {what}: {row['reason']}" if row["reason"] else f"{word} {what}: {size}"
+            click.echo(one_line(said))
         if not rows:
             click.echo("the plan names no kernel that is to be fetched")
     return 3 if failed else 0

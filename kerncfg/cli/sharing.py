@@ -9,6 +9,7 @@ import click
 
 from kerncfg.cli import completing
 from kerncfg.cli.words import PLACE, as_data, asking, data, locking, overrides_in, trusting
+from kerncfg.terminal import one_line
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,7 +55,7 @@ def push(
     parcel = packed(what, repository, *said, config_dir=config_dir, name=name, trust=trust, lock=lock)
     click.echo(f"to {parcel.address}{', private if it is new' if private else ''}:", err=as_json)
     for path, content in parcel.files.items():
-        click.echo(f"  {path}  {len(content)} bytes", err=as_json)
+        click.echo(one_line(f"  {path}  {len(content)} bytes"), err=as_json)
     click.echo(f"stays here: {STAYS}", err=as_json)
     if not dry_run:
         _ask(yes)
@@ -106,7 +107,7 @@ def pull(repository: str, folder: Path | None, force: bool, dry_run: bool, as_js
         return 0
     word = "would write" if dry_run else "wrote"
     for path, size in found.files.items():
-        click.echo(f"{word} {found.folder / path}  {size} bytes")
+        click.echo(one_line(f"{word} {found.folder / path}  {size} bytes"))
     click.echo(f"from {found.address} at commit {found.commit}")
     lock = f" --lock {found.folder / 'kerncfg.lock'}" if "kerncfg.lock" in found.files else ""
     for name in found.experiments:

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kerncfg.documents.table import COLUMNS, heading, kept, lines
+from kerncfg.terminal import one_line
 
 if TYPE_CHECKING:
     from kerncfg.doctor import Diagnosis
@@ -61,9 +62,9 @@ def print_diagnosis(diagnosis: Diagnosis) -> None:
     for finding in diagnosis.findings:
         expected = f"; expected {finding.expected}" if finding.expected else ""
         style = _STYLES[finding.severity]
-        table.add_row(Text(finding.severity, style=style), Text(finding.name), Text(finding.found + expected))
+        table.add_row(Text(finding.severity, style=style), Text(finding.name), Text(one_line(finding.found + expected)))
         if finding.cure:
-            table.add_row("", "", Text(f"cure: {finding.cure}", style="dim"))
+            table.add_row("", "", Text(one_line(f"cure: {finding.cure}"), style="dim"))
     out.print(table)
 
 
@@ -79,20 +80,23 @@ def print_stage(outcome: Outcome, stage: str) -> None:
         failed = {(row.name, row.kernel) for row in outcome.verification.rows if not row.passed}
         timed = outcome.measurement.rows if outcome.measurement else ()  # without what was taken off for failing
         for name, kernel in dict.fromkeys((row.name, row.kernel) for row in timed if (row.name, row.kernel) in failed):
-            out.print(Text(f"{name} ({kernel}) failed verification: its speed means nothing", style="yellow"))
+            out.print(Text(one_line(f"{name} ({kernel}) failed verification: its speed means nothing"), style="yellow"))
 
 
 def print_sweep(outcomes: Sequence[Outcome]) -> None:
     """Print what every run of a sweep came to, one line each."""
+    from kerncfg.page.comparison import Speed, said
+
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("run", "overrides", "swapped", "passed", "model speedup", "folder"):
         table.add_column(column, overflow="fold")
     for outcome in outcomes:
         swapped = str(outcome.report.counts["swapped"]) if outcome.report else "-"
         model = outcome.measurement.model if outcome.measurement else None
-        speedup = f"{model.speedup:.2f}" if model and model.speedup is not None else "-"
-        cells = (str(outcome.number), " ".join(outcome.swept), swapped, "yes" if outcome.passed else "NO", speedup)
-        table.add_row(*map(Text, (*cells, shown(outcome.home))))
+        passed = "NO" if not outcome.passed else "yes, nothing swapped" if outcome.unswapped else "yes"
+        speedup = said(Speed.of(model) if model else None)
+        cells = (str(outcome.number), " ".join(outcome.swept), swapped, passed, speedup)
+        table.add_row(*map(Text, map(one_line, (*cells, shown(outcome.home)))))
     out = console()
     out.print(Text("\nsweep", style="bold"))
     out.print(table)

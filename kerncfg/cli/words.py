@@ -125,7 +125,7 @@ def code(error: KerncfgError) -> int:
 
 def told(error: KerncfgError | Issue) -> str:
     """Return an error or fault as it is printed: with its hint, and the section of the docs about it."""
-    from kerncfg.compiler.fetched import shown
+    from kerncfg.terminal import shown
 
     parts: Iterable[KerncfgError | Issue] = getattr(error, "issues", (error,))
     return shown("\n".join("\n".join([str(part), *(f"  {line}" for line in see(_messages(part)))]) for part in parts))
@@ -151,4 +151,6 @@ def data(value: Any) -> None:
     """Print data as JSON on standard output."""
     import json
 
-    click.echo(json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, default=str))
+    from kerncfg.terminal import in_json
+
+    click.echo(in_json(json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, default=str)))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from typing import Any
 
 __all__ = [
     "BLANKS",
@@ -12,9 +14,11 @@ __all__ = [
     "for_shell",
     "halved",
     "inner",
+    "instead",
     "pieces",
     "quoted",
     "spaced",
+    "texts",
     "unclosed",
     "unlike_a_file",
     "with_quotes",
@@ -144,3 +148,17 @@ def with_quotes(whole: str, text: str) -> str:
 def bare(text: str) -> re.Pattern[str]:
     """Return what finds a text where it is a value of a list or map, and all that stands in quotes."""
     return re.compile(rf"(?:{_QUOTED})|(?<![^\[{{,\s]){re.escape(text)}(?![^\]}},\s])")
+
+
+def instead(value: str, text: str, other: str) -> str:
+    """Return a value, or the values of a sweep, with another piece wherever one says `text`."""
+    return ",".join(other if piece.strip(BLANKS) == text else piece for piece in pieces(value))
+
+
+def texts(value: Any) -> Iterator[str]:
+    """Yield every text in plain data but for the keys."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for child in value.values() if isinstance(value, dict) else value:
+            yield from texts(child)

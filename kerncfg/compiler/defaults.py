@@ -6,6 +6,7 @@ composed. More would have been said there: the part of its fault ends in `defaul
 
 from __future__ import annotations
 
+import errno
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,7 @@ from kerncfg.compiler.reading import Place
 from kerncfg.compiler.reading import read as read_file
 from kerncfg.compiler.shared import HubGroups, header_of, prefix_of, unpackaged
 from kerncfg.compiler.tree import LISTED, Fault, KeyPath, Node, Origins, grow, leaves
+from kerncfg.compiler.unfit import LONGEST
 from kerncfg.documents.config import Origin
 from kerncfg.errors import ConfigError, Issue
 from kerncfg.locations import conf
@@ -177,7 +179,7 @@ class Choices:
         """
         text = _text(error)
         wanted = error.missing_cfg_file or "" if isinstance(error, MissingConfigException) else None
-        argument = self.clashing(text) if wanted is None else self.asking(wanted)
+        argument = self.asking(wanted) if wanted is not None else self.clashing(text) or self.overlong(error)
         if argument:
             asked = fault(argument, "")
             issue = self.refusal(argument, text) if wanted is None else self.missing(wanted, asked, loader)
@@ -220,6 +222,11 @@ class Choices:
         lines = [] if text.startswith("In ") else [line for line in self.typed if line in self.lines]
         named = ((line, line.lstrip("~+").partition("=")[0]) for line in lines)
         return next((self.typed[line] for line, key in named if f"'{key}'" in text or f"'{line}'" in text), None)
+
+    def overlong(self, error: Exception) -> str | None:
+        """Return the override that names an option with which no file can be looked for."""
+        found = (line for line in self.typed if line in self.lines and len(line) > LONGEST and _too_long(error))
+        return next((self.typed[line] for line in found for _, name in _chosen(line) if len(name) > LONGEST), None)
 
     def refusal(self, argument: str, text: str) -> Issue:
         """Say why an override cannot be used."""
@@ -376,7 +383,13 @@ def shown(path: Path) -> str:
 
 
 def _text(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    if _too_long(error):
+        return f"the name of an option is too long for a file, expected {LONGEST} bytes at most"
+    return " ".join(str(error).split()) or "Hydra gives no reason"
+
+
+def _too_long(error: Exception) -> bool:
+    return isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG
 
 
 def _chosen(line: str) -> Iterator[tuple[str, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kerncfg.compiler.assign import near
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["overriding", "readable", "sentence", "targets"]
 
 _SELF = "_self_"
+_LATE = ("stands after an override, expected before it", "move it before the first `- override` of the list")
 
 
 def overriding(entry: Any) -> bool:
@@ -47,17 +48,26 @@ def readable(node: Node) -> tuple[dict[int, Any], list[Issue]]:
         listed = f"write defaults: [{entries}]" if entries and isinstance(entries, str) else None
         hint = listed or "write `defaults:` and `- group: option` lines"
         return {}, [origins.issue(("defaults",), f"found {found}, expected a list", hint=hint)]
-    kept, issues = {}, []
+    kept: dict[int, Any] = {}
+    issues = []
     for index, entry in enumerate(entries):
         values = list(entry.values()) if isinstance(entry, dict) else [entry]
         options = values[0] if values and isinstance(values[0], list) else values
         one = isinstance(entry, str | dict) and len(values) == 1 and all(isinstance(option, str) for option in options)
-        if one or (isinstance(entry, dict) and values == [None]):
-            kept[index] = entry
-        else:
+        if not one and not (isinstance(entry, dict) and values == [None]):
             hint = "write `- group: option`, `- override /group: option` or `- _self_`"
             issues.append(origins.issue(("defaults", index), "is no entry of a defaults list", hint=hint))
+        elif _late(entry, kept.values()):  # where one of the two is a list, Hydra says AssertionError
+            issues.append(origins.issue(("defaults", index), _LATE[0], hint=_LATE[1]))
+        else:
+            kept[index] = entry
     return kept, issues
+
+
+def _late(entry: Any, before: Iterable[Any]) -> bool:
+    """Say whether an entry that says more stands behind one that says otherwise; Hydra's own groups may."""
+    key = entry if isinstance(entry, str) else next(iter(entry))
+    return key != _SELF and not overriding(entry) and "hydra/" not in key and any(map(overriding, before))
 
 
 def sentence(text: str, entry: Any, known: Sequence[str]) -> tuple[str, str]:
@@ -66,7 +76,7 @@ def sentence(text: str, entry: Any, known: Sequence[str]) -> tuple[str, str]:
     if "Duplicate _self_" in text:
         return "`_self_` stands twice in one list, expected once", "keep one of the two"
     if "Overrides must be at the end" in text:
-        return "stands after an override, expected before it", "move it before the first `- override` of the list"
+        return _LATE
     if twice := re.match(r"Multiple values for (\S+)\.|(\S+) appears more than once", text):
         key = twice[1] or twice[2]
         return f"{key} is chosen a second time, expected once", f"write `- override /{key}: {option}`"

@@ -14,14 +14,13 @@ from kerncfg.compiler.tree import KeyPath, Node, Origins, grow, leaves
 from kerncfg.documents.config import Origin
 from kerncfg.documents.reference import is_folder
 from kerncfg.errors import Issue
+from kerncfg.terminal import OBEYED
 
-__all__ = ["KIND", "forbidden", "laundered", "shown"]
+__all__ = ["KIND", "forbidden", "laundered"]
 
 KIND = "hub"  # of the origins of what was fetched
 
 _PROPOSED = re.compile(r"(^|@)refs/")  # a pull request of the Hub
-# What a terminal obeys instead of showing it: control characters but tab and line end, and those that turn the writing.
-_OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _WHOLE = re.compile(r"\$\{[\w.\[\]-]+\}")
 # The nodes that only whoever runs kerncfg says.
 _OWN = {"trust": "a fetched file cannot grant trust", "hydra": "a fetched file cannot steer Hydra"}
@@ -45,7 +44,7 @@ def forbidden(node: Node, prefix: KeyPath = (), *, consent: bool = False) -> lis
         if path[-1] == "_target_":
             message = "a fetched file cannot hold `_target_`, which names code of this machine"
             issues.append(_issue(origins, prefix, path, message, "take it out"))
-        elif isinstance(path[-1], str) and (obeyed := _OBEYED.search(path[-1])):
+        elif isinstance(path[-1], str) and (obeyed := OBEYED.search(path[-1])):
             message = f"a fetched file cannot have a key with {obeyed[0]!r} in it, which a terminal obeys"
             issues.append(_issue(origins, prefix, path[:-1], message, "take it out"))
         elif path[-1] == "trust_remote_code" and consent:
@@ -54,11 +53,6 @@ def forbidden(node: Node, prefix: KeyPath = (), *, consent: bool = False) -> lis
         if isinstance(leaf.value, str) and (said := _fault(leaf.value)):
             issues.append(_issue(origins, prefix, path, *said))
     return [*issues, *_defaults(node, origins)]
-
-
-def shown(text: str) -> str:
-    """Return a text in which no character is left that a terminal obeys."""
-    return _OBEYED.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 def laundered(root: Node, document: Any) -> list[Issue]:
@@ -93,7 +87,7 @@ def _keys(node: Node, path: KeyPath = ()) -> Iterator[KeyPath]:
 
 def _fault(text: str) -> tuple[str, str] | None:
     """Return what is wrong with a text and how to mend it."""
-    if obeyed := _OBEYED.search(text):
+    if obeyed := OBEYED.search(text):
         return f"a fetched file cannot hold {obeyed[0]!r}, which a terminal obeys", "take it out"
     if "$" in text and not _WHOLE.fullmatch(text.strip()):
         message = f"a fetched file cannot look up {text!r}, expected ${{path.to.value}} alone or no $"

@@ -11,7 +11,7 @@ import difflib
 import functools
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -23,15 +23,18 @@ from kerncfg.compiler.brackets import (
     bare,
     for_shell,
     inner,
+    instead,
     pieces,
     quoted,
     spaced,
+    texts,
     unclosed,
     unlike_a_file,
     with_quotes,
 )
 from kerncfg.compiler.reading import kind_of_key, scalar
 from kerncfg.compiler.tree import LISTED
+from kerncfg.compiler.unfit import unfit
 from kerncfg.documents.target import Mode, canonical_device
 from kerncfg.errors import ConfigError, Issue
 from kerncfg.locations import searches
@@ -41,7 +44,7 @@ if TYPE_CHECKING:
 
     from kerncfg.compiler.tree import Fault, KeyPath
 
-__all__ = ["NODES", "part_of", "read", "rewrite"]
+__all__ = ["NODES", "listed", "part_of", "read", "rewrite"]
 
 # The nodes of a composed document; `experiment` is a group only.
 NODES = ("enabled", "inherited", "kernels", "fusions", "attention", "trust", "policy", "target", "model", "experiment")
@@ -111,6 +114,8 @@ def _parser() -> OverridesParser:
 
 
 def _rewritten(argument: str) -> list[str]:
+    if wrong := unfit(argument):
+        raise _refused(argument, *wrong)
     form = _FORM.fullmatch(argument)
     if argument.lstrip("~+")[:1] in ("=", "."):
         raise _refused(argument, "has an empty part in its key", "write key=value, with names between the dots")
@@ -217,13 +222,17 @@ def _spelled(argument: str, parts: list[str], text: str) -> list[str]:
 
 def _value(argument: str, key: str, value: str) -> str:
     """Return a value as Hydra can read it; each piece of a sweep by itself."""
-    choice = _CHOICE.fullmatch(value)
-    # Hydra loses the quotes inside choice(); a plain list of values means the same and keeps them.
-    found = pieces(choice["inside"] if choice else value)
+    found = pieces(listed(value))
     if len(found) > 1 and not all(piece.strip(BLANKS) for piece in found):
         line = f"{key}={','.join(piece for piece in found if piece.strip(BLANKS))}"
         raise _refused(argument, "has a comma with nothing beside it", f"write {line}")
     return ",".join(_piece(argument, key, piece) for piece in found)
+
+
+def listed(value: str) -> str:
+    """Return a sweep as a plain list of values, which keeps the quotes that Hydra loses inside choice()."""
+    choice = _CHOICE.fullmatch(value)
+    return choice["inside"] if choice else value
 
 
 def _piece(argument: str, key: str, piece: str) -> str:
@@ -311,7 +320,7 @@ def _reads(text: str) -> bool:
 def _same_as_yaml(argument: str, key: str, text: str, found: Any) -> None:
     """Refuse what a file would read as another value than the command line does."""
     whole = text if isinstance(found, dict | list) else ""
-    for value in _texts(found):
+    for value in texts(found):
         alone = text[:1] not in ("'", '"') and value == text
         if alone or (whole and value in bare(value).findall(whole)):
             _differs(argument, key, value, value, whole)
@@ -321,17 +330,6 @@ def _same_as_yaml(argument: str, key: str, text: str, found: Any) -> None:
                 _differs(argument, key, token, typed, whole)
     if isinstance(found, float | bool) or (found is None and text):
         _differs(argument, key, text, found)
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for child in value.values():
-            yield from _texts(child)
-    elif isinstance(value, list):
-        for child in value:
-            yield from _texts(child)
 
 
 def _differs(argument: str, key: str, text: str, found: Any, whole: str = "") -> None:
@@ -354,7 +352,8 @@ def _differs(argument: str, key: str, text: str, found: Any, whole: str = "") ->
             raise _refused(argument, message, f'write "{line}"')
         refers = _refers(key)
         if refers and (other is False or found is None):
-            raise _refused(argument, message, f"write {key}=null")
+            values = instead(listed(argument.partition("=")[2]), text, "null")
+            raise _refused(argument, message, f"write {key}={values}")
         if refers and not isinstance(other, str):
             raise _refused(argument, message, f"name a kernel, as in {key}=org/repo@v1:Name")
         meant = "" if refers or key.rpartition(".")[2] in _TEXTS else _meant(key, other if found == text else found)

@@ -77,6 +77,7 @@ _Loader.add_implicit_resolver(
 )
 _SCALARS = yaml.constructor.SafeConstructor()
 _NOT_OF_ITS_TAG = (ValueError, LookupError)  # what PyYAML raises for `!!int x` and `!!bool x`
+_MAX_BITS = 10_000  # of an int: Python prints 4300 digits, whatever the base in which they were written
 
 
 def scalar(text: str, *, inside: bool = False) -> Any:
@@ -99,9 +100,16 @@ def scalar(text: str, *, inside: bool = False) -> Any:
     if value.tag not in _TYPED:
         return value.value
     try:
-        return _SCALARS.construct_object(value)
+        return _typed(value)
     except _NOT_OF_ITS_TAG as error:
         raise ValueError(text) from error
+
+
+def _typed(node: yaml.ScalarNode) -> Any:
+    value = _SCALARS.construct_object(node)
+    if isinstance(value, int) and value.bit_length() > _MAX_BITS:
+        raise ValueError(node.value)
+    return value
 
 
 def kind_of_key(name: str) -> str | None:
@@ -214,7 +222,7 @@ class _Growth:
             self.tagged(node, path, {"str", "value", "merge"})
             return node.value
         try:
-            return _SCALARS.construct_object(node)
+            return _typed(node)
         except _NOT_OF_ITS_TAG:
             message = f"{node.value!r} is no {node.tag.removeprefix(_TAG)}"
             self.place.fault(path, node.start_mark, message, f"for the text write '{node.value}'")

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from kerncfg.terminal import in_json, one_line
+
 if TYPE_CHECKING:
     from kerncfg.compiler.tree import KeyPath, Origins
 
@@ -30,7 +32,7 @@ def document_lines(document: Any, origins: Origins | None, path: KeyPath = ()) -
         else:
             origin = origins.at(here) if origins else None
             written = origin.text if origin and origin.text and "${" in origin.text else value
-            comment = f"  # {origin}" if origin else ""
+            comment = one_line(f"  # {origin}") if origin else ""
             yield f"{pad}{_scalar(key)}: {_scalar(written)}{comment}"
 
 
@@ -39,4 +41,4 @@ def _scalar(value: Any) -> str:
     if isinstance(value, float):
         return re.sub(r"^(-?\d+)e", r"\1.0e", repr(value))  # YAML 1.1 takes 2e-06 for text
     plain = isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _WORDS
-    return str(value) if plain else json.dumps(value, ensure_ascii=False, default=str)
+    return str(value) if plain else in_json(json.dumps(value, ensure_ascii=False, default=str))

@@ -53,6 +53,9 @@ def pins(data: Any) -> list[Move]:
     Raises:
         ConfigError: The data is no such list.
     """
+    if data == []:
+        message = "holds an empty list, expected an entry for each repository"
+        raise ConfigError(message, hint="a kernels.lock is written by `kernels lock`")
     found = []
     for index, entry in enumerate(data if isinstance(data, list) else [data]):
         wanted, lock = (entry.get(key) or {} if isinstance(entry, Mapping) else {} for key in ("dependency", "lock"))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kerncfg.documents import table
 from kerncfg.documents.target import Mode, Target
+from kerncfg.terminal import printed
 
 if TYPE_CHECKING:
     from kerncfg.documents.step import Choice, Step
@@ -86,7 +87,7 @@ class Difference:
             return "the plans do the same"
         pairs = [(f"{what}.{key}", pair) for what in ("target", "policy") for key, pair in getattr(self, what).items()]
         lines = [_arrow(key, *map(_word, pair)) for key, pair in pairs]
-        return "\n".join([*lines, *(line for change in self.changes for line in _lines(change))])
+        return printed([*lines, *(line for change in self.changes for line in _lines(change))])
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"

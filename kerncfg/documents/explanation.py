@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kerncfg.documents import table
 from kerncfg.errors import ConfigError
+from kerncfg.terminal import printed
 
 if TYPE_CHECKING:
     from kerncfg.documents.step import ModePlan, Rejection, Step
@@ -19,6 +20,7 @@ __all__ = ["SCHEMA", "Explanation", "explain", "named"]
 
 SCHEMA = 1
 
+_LATER = "asked of each module when the plan is applied: signature, attributes, has_backward"
 _LEFT = {"original": "the original", "error": "an error"}
 
 
@@ -42,6 +44,7 @@ class Explanation:
         head = [f"{step.title} for {self.target.device}{capability} ({said}): {step.reason}", f"takes: {_taken(step)}"]
         if any(not choice.original for found in step.modes.values() for choice in found.choices):
             head.append(f"where no choice suits a module: {_LEFT[step.fallback]}")
+            head += [_LATER] if step.node == "kernels" else []
         groups: list[tuple[ModePlan, list[Mode]]] = []
         for mode, found in step.modes.items():
             alike = next((modes for other, modes in groups if other == found), None)
@@ -51,7 +54,7 @@ class Explanation:
                 alike.append(mode)
         body = [line for found, modes in groups for line in ("", f"{table.modes(modes)}:", *_lines(found))]
         notes = ["", *(f"note: {note}" for note in self.notes)] if self.notes else []
-        return "\n".join([*head, *body, *notes])
+        return printed([*head, *body, *notes])
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"

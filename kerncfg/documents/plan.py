@@ -18,6 +18,7 @@ from kerncfg.documents.plain import half
 from kerncfg.documents.step import Attend, Bind, Choice, Fuse, Keep, Kernel, ModePlan, Rejection, Step
 from kerncfg.documents.target import Target
 from kerncfg.errors import ConfigError, IntegrityError, LockError
+from kerncfg.terminal import one_line
 
 __all__ = [
     "SCHEMA",
@@ -85,7 +86,7 @@ class Plan:
     def __repr__(self) -> str:
         swapped = sum(step.kind != "keep" for step in self.steps)
         names = f"{swapped} of {len(self.steps)} names swapped"
-        return f"<Plan {self.digest[:12]} for {self.target.device}: {names}>"
+        return one_line(f"<Plan {self.digest[:12]} for {self.target.device}: {names}>")
 
     def __str__(self) -> str:
         return table.text(self.digest, self.target, self.steps, self.told())
@@ -96,7 +97,7 @@ class Plan:
     def told(self) -> tuple[str, ...]:
         """Return the notes, a line for each place on the Hub that was read, and where its kernels were looked up."""
         places = (f"{address} is at commit {commit[:12]}" for address, commit in sorted(self.searchpath.items()))
-        return (*self.notes, *places, *self._looked_up(self.steps))
+        return tuple(map(one_line, (*self.notes, *places, *self._looked_up(self.steps))))
 
     def _looked_up(self, steps: Iterable[Step]) -> Iterator[str]:
         """Yield the Hub and the cache that kernels of these steps are of, if some are."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kerncfg.documents.target import Mode, Target
+from kerncfg.terminal import one_line
 
 if TYPE_CHECKING:
     from kerncfg.documents.step import Step
@@ -42,7 +43,7 @@ class Line:
 def heading(digest: str, target: Target) -> str:
     """Return the line above the table: which plan, for what."""
     parts = [target.device, target.capability and f"capability {target.capability}", f"torch {target.torch}"]
-    return f"plan {digest[:12]} for {', '.join(filter(None, parts))}, {target.cpu} {target.os}"
+    return one_line(f"plan {digest[:12]} for {', '.join(filter(None, parts))}, {target.cpu} {target.os}")
 
 
 def lines(steps: Iterable[Step]) -> list[Line]:
@@ -52,7 +53,7 @@ def lines(steps: Iterable[Step]) -> list[Line]:
 
 def kept(steps: Iterable[Step], *, names: bool = False) -> list[str]:
     """Return how many inherited names keep their original, and why; with `names` a sentence for each reason."""
-    quiet = [(step.title, _why_kept(step)) for step in steps if not _shown(step)]
+    quiet = [(one_line(step.title), one_line(_why_kept(step))) for step in steps if not _shown(step)]
     reasons = Counter(reason for _, reason in quiet)
     if names:
         told = {reason: ", ".join(name for name, why in quiet if why == reason) for reason in sorted(reasons)}
@@ -146,4 +147,5 @@ def _lines(step: Step) -> Iterator[Line]:
         where = modes(found_modes)
         taken = f"; {words}" if not index and (words := parts(step)) else ""
         why = why.replace(_MODES, where) + taken
-        yield Line(name=step.title, runs=runs, modes=where, why=why, origin=origin, tone=tone, first=not index)
+        name, runs, why, origin = map(one_line, (step.title, runs, why, origin))
+        yield Line(name=name, runs=runs, modes=where, why=why, origin=origin, tone=tone, first=not index)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from kerncfg.evidence.timed import Generation, Measurement, Spoken, TimedModel, TimedRow, Timing
 from kerncfg.evidence.wording import SCHEMA, UNSTEADY, path_of, plain, share, short, table, told, values, word
+from kerncfg.terminal import printed
 
 if TYPE_CHECKING:
     from kerncfg.evidence.judge import Difference
@@ -227,7 +228,7 @@ class Verification:
             reasons += [f"model: {self.model.reason}"] if self.model.reason else []
             reasons += [f"model: {self.model.reference}"] if self.model.reference not in ("float64", "none") else []
         reasons += [f"removed: {name} ({kernel}): {reason}" for name, kernel, reason in self.removed]
-        return "\n".join([*table(heads, lines), *([_WITHIN] if lines else []), *reasons, *self.notes])
+        return printed([*table(heads, lines), *([_WITHIN] if lines else []), *reasons, *self.notes])
 
 
 def _cells(row: Row) -> tuple[str, ...]:

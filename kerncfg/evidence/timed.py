@@ -7,10 +7,14 @@ from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from kerncfg.evidence.wording import SCHEMA, path_of, plain, table, told, values
+from kerncfg.terminal import printed
 
 __all__ = ["Generation", "Measurement", "Spoken", "TimedModel", "TimedRow", "Timing"]
 
-_SPREAD = "spread: how far the speedup varies from reading to reading; same: it is no further from 1 than that"
+_SPREAD = (
+    "spread: how far the speedup varies from reading to reading and from block to block, 0.10 being a factor of 1.10;"
+    " same: the speedup is within that factor of 1, or not every block of readings shows it"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,9 +22,10 @@ class Timing:
     """Seconds for one call, medians of `runs` interleaved pairs; `None` where something raised: see `reason`.
 
     `spread` is how far the pairs' ratios vary, relative to their median: their interquartile range, or the range of the
-    medians of blocks that were taken at other times, if that is more. `verdict` is `faster` or `slower` only where
-    `speedup` is further from 1 than that, else `none`. `original_bytes` and `kernel_bytes` are the peak memory of one
-    call on a CUDA device beyond what was held before.
+    medians of blocks that were taken at other times, or what that median and `speedup` disagree by, whatever is most.
+    `verdict` is `faster` or `slower` only where `speedup` and that median are both beyond a factor of 1 + `spread` and
+    the median of every block is on the same side of 1, else `none`. `original_bytes` and `kernel_bytes` are the peak
+    memory of one call on a CUDA device beyond what was held before.
     """
 
     original_s: float | None = None
@@ -158,7 +163,7 @@ class Measurement:
         reasons = told((row.path, row.kernel, row.reason) for row in self.rows if row.reason)
         reasons += [f"model: {self.model.reason}"] if self.model and self.model.reason else []
         reasons += _rates(self.generation) if self.generation else []
-        return "\n".join([*table(heads, lines), *([_SPREAD] if lines else []), *reasons, *self.notes])
+        return printed([*table(heads, lines), *([_SPREAD] if lines else []), *reasons, *self.notes])
 
 
 def _times(timing: Timing) -> tuple[str, ...]:

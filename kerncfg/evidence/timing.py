@@ -3,7 +3,9 @@
 A reading is some calls in a row; readings of the two alternate, and so does their order, so that a machine that warms
 up or is shared slows both. They come in blocks, apart in time and each with inputs of its own: what varies within a
 block is what one sees in half a second, what varies from block to block is what another process, another frequency or
-another place in memory does. The spread is the larger of the two, and a difference inside it is none.
+another place in memory does. The spread is the larger of the two, and a difference inside it is none. Where a machine
+stalls every second reading, the ratio of the medians says nothing and the pairs' ratios do: the spread is then as large
+as what the two disagree by.
 """
 
 from __future__ import annotations
@@ -87,13 +89,14 @@ class Contest:
         first, second = (statistics.median(side) for side in zip(*readings, strict=True))
         blocks = [[one / other for one, other in block] for block in self._blocks]
         ratios = [ratio for block in blocks for ratio in block]
-        speedup, spread = first / second, spread_of(blocks)
+        speedup, paired = first / second, statistics.median(ratios)
+        spread = max(spread_of(blocks), speedup / paired - 1, paired / speedup - 1)
         return Timing(
             original_s=first,
             kernel_s=second,
             speedup=speedup,
             spread=spread,
-            verdict=verdict_of(speedup, statistics.median(ratios), spread, [statistics.median(one) for one in blocks]),
+            verdict=verdict_of(speedup, paired, spread, [statistics.median(one) for one in blocks]),
             runs=len(readings),
             original_bytes=self._memory[0],
             kernel_bytes=self._memory[1],

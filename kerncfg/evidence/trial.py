@@ -11,7 +11,8 @@ import torch
 from kerncfg.evidence.capture import input_contents
 from kerncfg.evidence.compare import changed
 from kerncfg.evidence.contents import contents, copied, foreign, one_line, same, settled
-from kerncfg.evidence.keeping import Change, Memory, process_kept
+from kerncfg.evidence.keeping import Change, Memory
+from kerncfg.evidence.process import process_kept
 from kerncfg.evidence.widen import Wide, own_copy, widened
 
 if TYPE_CHECKING:
@@ -27,9 +28,9 @@ class Trial:
     """What one run gave, each by its place. `fault` is why it cannot be compared.
 
     `given` is what the forward left of the inputs, where that is not what it found; `None` stands for what is gone.
-    `module` and `process` are what the run changed besides, `draws` what it did to the random state. `live` keeps the
-    memory of the results, so that a later run cannot be given it by chance. `aliases` are results that share memory
-    with an input, `strides` how each result lies in memory.
+    `module` and `process` are what the run changed besides, `threads` what goes on of it, `draws` what it did to the
+    random state. `live` keeps the memory of the results, so that a later run cannot be given it by chance. `aliases`
+    are results that share memory with an input, `strides` how each result lies in memory.
     """
 
     outputs: dict[str, Any] = field(default_factory=dict)
@@ -39,6 +40,7 @@ class Trial:
     given: dict[str, Any] = field(default_factory=dict)
     module: dict[str, Change] = field(default_factory=dict)
     process: list[str] = field(default_factory=list)
+    threads: list[str] = field(default_factory=list)
     draws: list[str] = field(default_factory=list)
     aliases: list[str] = field(default_factory=list)
     strides: dict[str, tuple[int, ...]] = field(default_factory=dict)
@@ -83,7 +85,7 @@ def attempt(
             except BaseException as error:  # a finding, not an end
                 foreign(error)
                 trial.fault = f"raised {one_line(error)}"
-            trial.process = process.changes()
+            trial.process, trial.threads = process.changes(), process.left()
         trial.module = memory.changes()
     finally:
         memory.restore()

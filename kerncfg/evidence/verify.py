@@ -200,6 +200,7 @@ def _memory(trial: Trial) -> set[int]:
 
 def _hazards(own: Trial, kernel: Trial) -> list[str]:
     draws = [words for words in kernel.draws if words not in own.draws]
+    draws += [words for words in kernel.threads if words not in own.threads]
     unseen = [f"{words}, which cannot be looked into, and is not compared" for words in opaque(own.outputs)]
     left = [place for place in own.module if place not in kernel.module and place not in _kept_values(own)]
     counts = [f"leaves the module's {place} as it was, which the original sets" for place in left]

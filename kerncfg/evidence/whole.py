@@ -24,9 +24,10 @@ from kerncfg.evidence.capture import Forgetful, originals
 from kerncfg.evidence.compare import Thresholds, compare, structure
 from kerncfg.evidence.contents import cloned, contents, equal, foreign, one_line, settled
 from kerncfg.evidence.judge import Difference, judge, judge_rows
-from kerncfg.evidence.keeping import process_kept, undisturbed
+from kerncfg.evidence.keeping import undisturbed
 from kerncfg.evidence.listening import nothing_of_padding
 from kerncfg.evidence.padding import Padding, may_pad, moved_rows, told, without
+from kerncfg.evidence.process import process_kept
 from kerncfg.evidence.rows import Alone, Whole
 from kerncfg.evidence.widen import Wide, own_copy, widened
 

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from kerncfg.errors import ConfigError, KerncfgError
 from kerncfg.outcome import Outcome, blaming, folders, read
+from kerncfg.terminal import printed
 
 if TYPE_CHECKING:
     from kerncfg.evidence.rows import Spoken, Timing
 
-__all__ = ["SCHEMA", "Compared", "Comparison", "Job", "Rate", "Speed", "compared", "gather"]
+__all__ = ["SCHEMA", "Compared", "Comparison", "Job", "Rate", "Speed", "compared", "gather", "said"]
 
 SCHEMA = 1
 
@@ -71,8 +72,9 @@ class Compared:
 class Job:
     """One run: what sets it apart, how it ended, and what it measured.
 
-    `differs` are its overrides that not every run has. `removed` is what was taken off the model for failing. `model`
-    is the speed of the whole model by mode, `generation` that of a language model's `prefill` and `decode`.
+    `differs` are its overrides that not every run has. `removed` is what was taken off the model for failing,
+    `unswapped` is what `Outcome` says. `model` is the speed of the whole model by mode, `generation` that of a language
+    model's `prefill` and `decode`.
     """
 
     folder: str
@@ -86,6 +88,7 @@ class Job:
     counts: Mapping[str, int] | None
     failed: tuple[str, ...]
     removed: tuple[str, ...]
+    unswapped: Mapping[str, str]
     model: Mapping[str, Speed]
     generation: Mapping[str, Rate]
     kernels: tuple[Compared, ...]
@@ -121,7 +124,7 @@ class Comparison:
         body = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
         shared = [f"all runs: {' '.join(self.shared)}"] if self.shared else []
         told = [f"run {job.number}: {why}" for job in self.jobs for why in _whys(job)]
-        return "\n".join([*body, *shared, *told])
+        return printed([*body, *shared, *told])
 
 
 def gather(places: Sequence[Path]) -> list[Outcome]:
@@ -184,6 +187,7 @@ def _job(outcome: Outcome, number: int, everywhere: frozenset[str]) -> Job:
         counts=report.counts if report else None,
         failed=tuple(_failed(outcome)),
         removed=tuple(f"{name} ({kernel})" for name, kernel, _ in found.removed) if found else (),
+        unswapped=outcome.unswapped,
         model=speeds,
         generation={name: Rate.of_spoken(getattr(generation, name)) for name in _SPOKEN} if generation else {},
         kernels=tuple(_kernels(outcome)),
@@ -236,13 +240,13 @@ def _line(job: Job, spoken: Sequence[str]) -> tuple[str, ...]:
     first = next((speed for mode, speed in job.model.items() if mode != "training"), None)
     words = " ".join(job.differs) or "-"
     kernels = ", ".join(dict.fromkeys(each.kernel for each in job.kernels)) or "-"
-    passed = "ERROR" if job.error else "yes" if job.passed else "NO"
-    rates = [_said(job.generation.get(name)) for name in spoken]
-    speeds = (_said(first), _said(job.model.get("training")), *rates)
+    passed = "ERROR" if job.error else "NO" if not job.passed else "yes, nothing swapped" if job.unswapped else "yes"
+    rates = [said(job.generation.get(name)) for name in spoken]
+    speeds = (said(first), said(job.model.get("training")), *rates)
     return (str(job.number), words, swapped, passed, *speeds, kernels, job.folder)
 
 
-def _said(speed: Speed | None) -> str:
+def said(speed: Speed | None) -> str:
     """Return a speed in two words, with the tokens in a second where there are some."""
     if speed is None or speed.speedup is None:
         return "-"

@@ -10,6 +10,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from kerncfg.terminal import shown
+
 __all__ = ["NONE", "TIMES", "Child", "Markup", "document", "element", "fragment", "table"]
 
 
@@ -35,7 +37,7 @@ def element(tag: str, *children: Child, **attributes: Any) -> Markup:
         if value is None or value is False:
             continue
         said = name.rstrip("_").replace("_", "-")
-        words.append(said if value is True else f'{said}="{escape(str(value))}"')
+        words.append(said if value is True else f'{said}="{escape(shown(str(value)))}"')
     end = "" if tag in _VOID else f"</{tag}>"
     return Markup(f"<{' '.join(words)}>{fragment(*children)}{end}")
 
@@ -47,7 +49,7 @@ def fragment(*children: Child) -> Markup:
         if isinstance(child, Markup):
             parts.append(child)
         elif isinstance(child, str):
-            parts.append(escape(child, quote=False))
+            parts.append(escape(shown(child), quote=False))
         elif child is not None:
             parts += map(fragment, child)
     return Markup("".join(parts))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import hashlib
 import os
 import shutil
@@ -95,13 +96,18 @@ def bring(hub: Hub, kernel: Kernel, progress: Callable[[int], None] = lambda siz
         SourceError: A file cannot be had.
     """
     folder = folder_of(hub, kernel)
+    place, commit = kernel.place, str(kernel.commit)
     failed: list[BaseException] = []
+    hub_said = functools.cache(
+        lambda: {(each.path, each.digest) for each in Memory(hub.settings).listing(place, commit) or ()}
+    )
 
     def one(file: File) -> None:
         if failed:
             return  # one file that cannot be had is enough
+        path = f"build/{kernel.variant}/{file.path}"
         try:
-            single(hub, kernel.place, str(kernel.commit), f"build/{kernel.variant}/{file.path}", file)
+            single(hub, place, commit, path, file, listed=lambda: (path, file.digest) in hub_said())
             progress(file.size)
         except BaseException as error:
             failed.append(error)
@@ -128,8 +134,13 @@ def _runs(name: str) -> bool:
     return Path(name).suffix in _RUN or ".so" in Path(name).suffixes  # such as libx.so.1
 
 
-def single(hub: Hub, repository: str, commit: str, path: str, file: File) -> Path:
+def single(
+    hub: Hub, repository: str, commit: str, path: str, file: File, *, listed: Callable[[], bool] = lambda: True
+) -> Path:
     """Return one file of a commit with the right bytes in it, fetched if need be, and once more if they are not.
+
+    What came with another commit serves only where this one is `listed` to have the same file there. Where a plan or a
+    lock alone says so it might be what anybody proposed, so the file is fetched from its own commit.
 
     Raises:
         IntegrityError: What the cache holds, and what the Hub sends, is not what the listing says.
@@ -141,7 +152,7 @@ def single(hub: Hub, repository: str, commit: str, path: str, file: File) -> Pat
     if wrong is None:
         return place
     blob = settings.folder(repository) / "blobs" / file.digest.partition(":")[2]
-    whole = fault(blob, file) is None  # another commit has the same file
+    whole = fault(blob, file) is None and listed()  # another commit has the same file
     if not whole and place.exists() and settings.offline:
         raise IntegrityError(f"{path} of {repository} is broken in the cache: {wrong}, and HF_HUB_OFFLINE is set")
     try:
