@@ -340,8 +340,8 @@ class Choices:
             hints = [f"for one row write {group}.NAME={name}"]
         message = f"{lead}; looked in {' and '.join(places)}"
         word = "inherited" if asked.path == "inherited" else group
-        if group and (line := _line_for(group, word, name, places)):
-            hints = [line]
+        if group and (cure := _line_for(group, word, name, places)):
+            hints = [cure]
         return replace(asked, message=message, hint=" ".join(filter(None, hints)) or "take the entry out")
 
 
