@@ -22,6 +22,7 @@ class Scale:
     low: float
     high: float
     ticks: tuple[tuple[float, str], ...]
+    between: tuple[float, ...] = ()  # ticks whose words a phone leaves out
 
     def at(self, value: float) -> float:
         """Return where a value lies, from 0 to 1; what lies outside is at the edge."""
@@ -46,8 +47,9 @@ def ratio_scale(values: Iterable[float]) -> Scale:
     reach = next((step for step in _STEPS if step >= far), _STEPS[-1])
     # One mark between 1 and each end, about half way: more would run into each other on a phone.
     half = min(_MARKS, key=lambda mark: round(abs(math.log(mark) - math.log(reach) / 2), 6))
-    marks = sorted({1.0, reach, 1 / reach, *((half, 1 / half) if reach > _STEPS[0] else ())})
-    return Scale(low=1 / reach, high=reach, ticks=tuple((mark, _ratio(mark)) for mark in marks))
+    between = (half, 1 / half) if reach > _STEPS[0] else ()
+    ticks = tuple((mark, _ratio(mark)) for mark in sorted({1.0, reach, 1 / reach, *between}))
+    return Scale(low=1 / reach, high=reach, ticks=ticks, between=between)
 
 
 def _ratio(mark: float) -> str:
@@ -109,7 +111,14 @@ def _grid(scale: Scale | None, middle: float | None) -> list[Markup]:
 
 def _axis(scale: Scale) -> Markup:
     words = [
-        element("text", word, x=percent(scale.at(value)), y="14", text_anchor=_side(scale.at(value)))
+        element(
+            "text",
+            word,
+            x=percent(scale.at(value)),
+            y="14",
+            text_anchor=_side(scale.at(value)),
+            class_="between" if value in scale.between else None,
+        )
         for value, word in scale.ticks
     ]
     strip = element("svg", words, class_="strip axis")

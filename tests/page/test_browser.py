@@ -23,7 +23,8 @@ OVERFLOW = """() => [...document.querySelectorAll("body *")].filter(
 
 # Words below the plots that run into the next.
 CROWDED = """() => [...document.querySelectorAll(".axis")].flatMap((axis) => {
-  const places = [...axis.querySelectorAll("text")].map((each) => each.getBoundingClientRect());
+  const shown = [...axis.querySelectorAll("text")].filter((each) => each.getClientRects().length);
+  const places = shown.map((each) => each.getBoundingClientRect());
   places.sort((one, other) => one.left - other.left);
   return places.slice(1).filter((each, before) => each.left < places[before].right + 2).map((each) => each.left);
 })"""
