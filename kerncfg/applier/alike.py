@@ -35,14 +35,14 @@ class _Part:
     name: str
     cls: type
     children: tuple[str, ...]
-    parameters: tuple[str, ...]
-    absent: tuple[str, ...]  # the names of parameters that are `None`
+    parameters: tuple[str, ...]  # the names of all, and of those that are `None`
+    absent: tuple[str, ...]
     passed: bool  # whether the kernel passes by what is around it
 
     @classmethod
     def of(cls, name: str, part: nn.Module, *, passed: bool) -> _Part:
         absent = tuple([own for own, one in part._parameters.items() if one is None])
-        return cls(name, type(part), tuple(part._modules), _there(part._parameters), absent, passed)
+        return cls(name, type(part), tuple(part._modules), tuple(part._parameters), absent, passed)
 
     def tensors(self, name: str, part: nn.Module) -> Sequence[torch.Tensor] | None:
         """Return the parameters of another module if it is the same, and nothing passed by is around it."""
@@ -54,15 +54,15 @@ class _Part:
             or tuple(entries["_modules"]) != self.children
             or entries["_buffers"]
             or type(held) is not _HELD
-            or len(held) != len(self.parameters) + len(self.absent)
+            or tuple(held) != self.parameters
             or (self.passed and around(part) is not None)
         ):
             return None
         for own in self.absent:
-            if held.get(own, self) is not None:
+            if held[own] is not None:
                 return None
-        found = [one for own in self.parameters if (one := held.get(own)) is not None]
-        return found if len(found) == len(self.parameters) else None
+        found = [one for one in held.values() if one is not None]
+        return found if len(found) + len(self.absent) == len(self.parameters) else None
 
 
 def _there(held: Mapping[str, Any]) -> tuple[str, ...]:

@@ -83,7 +83,7 @@ def groups(root: nn.Module, members: Sequence[tuple[str, str]], sites: Sites | N
     """
     parent, children = _parent(members)
     sites = adapter_for(root).sites(root) if sites is None else sites
-    families = _families(sites, glob(parent))
+    families = _families(sites, parent)
     found, lacking = [], {}
     for path, family in families.items():
         fitting = [_fitting(family, child, name) for (name, _), child in zip(members, children, strict=True)]
@@ -132,17 +132,18 @@ def _parent(members: Sequence[tuple[str, str]]) -> tuple[str, list[str]]:
     return parents[0], [pattern.rpartition(".")[2] for _, pattern in members]
 
 
-def _families(sites: Sites, parent: object) -> dict[str, dict[str, Site]]:
+def _families(sites: Sites, parent: str) -> dict[str, dict[str, Site]]:
     """Return the children by name of every module that the parent's pattern fits, by its first path."""
-    assert isinstance(parent, re.Pattern)
     found: dict[str, dict[str, Site]] = {}
-    shared, fits = sites.shared, parent.fullmatch
+    shared, fits = sites.shared, glob(parent).fullmatch
     places = dict(zip(map(id, sites.modules), range(len(sites.modules)), strict=True))
+    dots = None if "**" in parent else parent.count(".")  # a pattern without `**` fits paths of its own length alone
     for place, path in enumerate(sites.paths):
-        if fits(f"{path}." if path else "") or (place in shared and any(fits(f"{one}.") for one in shared[place])):
+        own = (dots is None or path.count(".") == dots) and fits(f"{path}." if path else "")
+        if own or (place in shared and any(fits(f"{one}.") for one in shared[place])):
             children = sites.modules[place]._modules
-            own = {name: places[id(unwrapped(child))] for name, child in children.items() if child is not None}
-            found[path] = {name: sites[child] for name, child in own.items() if sites.layers[child] is not None}
+            inside = {name: places[id(unwrapped(child))] for name, child in children.items() if child is not None}
+            found[path] = {name: sites[child] for name, child in inside.items() if sites.layers[child] is not None}
     return found
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from itertools import filterfalse
 from typing import Any
 
 from torch import nn
@@ -189,7 +188,7 @@ def _holders(paths: Sequence[str], modules: Sequence[nn.Module], registries: Reg
     cls, found = registries.config, []
     for path, module in zip(paths, modules, strict=True):
         entries = module.__dict__
-        held = [name for name in filterfalse(_OWN.__contains__, entries) if isinstance(entries[name], cls)]
+        held = [name for name in entries if name not in _OWN and isinstance(entries[name], cls)]
         if held:
             found.append((path, module, {name: entries[name] for name in held}))
     return found
