@@ -56,7 +56,7 @@ begun = []
 
 def ask(number):
     begun.append(number)
-    print("begun", flush=True)
+    print("begun\\n", end="", flush=True)  # one write: the others print at the same time
     time.sleep(60)
 
 try:
