@@ -10,6 +10,7 @@ import pytest
 
 import kerncfg
 from kerncfg.cli import main
+from kerncfg.compiler import checking
 from kerncfg.compiler.checking import check, check_file
 from kerncfg.compiler.compose import compose
 from kerncfg.compiler.tree import Origins
@@ -270,3 +271,8 @@ def test_a_file_of_no_known_kind_is_told_so_beside_its_faults(tmp_path: Path) ->
     assert [issue.message for issue in check_file(tmp_path / "nowhere.yaml")] == [
         "cannot be read: No such file or directory"
     ]
+
+
+def test_of_a_document_that_is_at_fault_as_a_whole_no_row_is_judged() -> None:
+    assert checking._judged([], []) == {}
+    assert checking._judged({"kernels": {}}, [((), "type")]) == {}

@@ -14,6 +14,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.version import getbase
 from omegaconf import OmegaConf
 
+from kerncfg.compiler import loading
 from kerncfg.compiler.compose import compose
 from kerncfg.compiler.loading import ListsAsText, hydra_folder, lists_replace, version_base
 from kerncfg.errors import ConfigError
@@ -111,3 +112,8 @@ def test_lists_of_candidates_are_text_while_hydra_composes_files(
     with lists_replace():
         assert types["file"] is ListsAsText
     assert types["file"] is before
+
+
+def test_a_folder_that_hydra_refuses_is_one_error() -> None:
+    with pytest.raises(ConfigError, match="the search path cannot be used"):
+        loading._start(Path("relative"))

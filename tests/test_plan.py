@@ -362,3 +362,10 @@ def test_what_a_terminal_obeys_is_spelled_out_wherever_a_plan_from_a_file_is_pri
         assert all(rf"{word}\nnote: trusted\x1b[31m\u202e" in text for word in "orn")
     other = replace(made, steps=(bind(modes=said, fallback="original"), bind(name="A\x1b[0mB")))
     assert "\x1b" not in str(made.diff(other)) and r"A\x1b[0mB" in str(made.diff(other))
+
+
+def test_a_plan_with_kernels_of_the_hub_says_where_they_were_looked_up() -> None:
+    of_hub = replace(plan(bind(kernel("org/repo@v1:Norm"))), endpoint="https://hub.example", cache="/cache")
+    said = "kernels of the Hub were looked up at https://hub.example, with the cache /cache"
+    assert said in str(of_hub)
+    assert said not in str(replace(of_hub, cache=None)) and of_hub.digest == replace(of_hub, cache="/other").digest

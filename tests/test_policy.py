@@ -6,7 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kerncfg.compiler.policy import CHECKS, Request, consent, moved, no_fit, refused, trusted, unconsented, unfit
+from kerncfg.compiler.policy import (
+    CHECKS,
+    Request,
+    alone,
+    consent,
+    moved,
+    no_fit,
+    refused,
+    singled_out,
+    trusted,
+    unconsented,
+    unfit,
+)
 from kerncfg.documents.config import Candidate, Conditions, KernelRef, Trust
 from kerncfg.documents.lock import Build, Pin, Release
 from kerncfg.documents.step import Choice, Kernel, Rejection
@@ -321,3 +333,19 @@ def test_the_frameworks_attention_needs_a_package_and_no_consent(name: str, said
 )
 def test_only_a_fetched_row_asks_for_consent(origin: str | None, reference: str, place: str | None) -> None:
     assert unconsented(Rejection(reference=reference, reason="why", origin=origin), TRUST) == place
+
+
+def test_a_proposal_needs_consent_to_itself_and_digits_count_where_they_were_resolved() -> None:
+    proposed, digits = KernelRef.parse("acme/norms@refs/pr/1:Norm"), KernelRef.parse("acme/norms@0123456:Norm")
+    branch = KernelRef.parse("acme/norms@a1:Norm")
+    publisher = Trust(publishers=frozenset({"acme"}))
+    assert "anybody may propose" in (trusted(proposed, publisher) or "")
+    assert not alone(proposed, publisher) and not alone(branch, Trust(repositories=frozenset({"acme/norms@a1"})))
+    one = Trust(repositories=frozenset({"acme/norms@refs/pr/1"}))
+    assert trusted(proposed, one) is None and alone(proposed, one)
+    assert singled_out(proposed, "acme/norms", A, one) and not singled_out(proposed, "acme/norms", A, one, claimed=True)
+    short, commit = Trust(repositories=frozenset({"acme/norms@0123456"})), "0123456" + "0" * 33
+    assert singled_out(digits, "acme/norms", commit, short) and not singled_out(digits, "acme/norms", A, short)
+    assert not singled_out(digits, "acme/norms", commit, publisher)
+    assert singled_out(branch, "acme/norms", A, Trust(repositories=frozenset({f"acme/norms@{A}"})))
+    assert singled_out(branch, "acme/norms", A, Trust(allow_all_kernels=True))

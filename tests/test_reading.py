@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
+from kerncfg.compiler import reading
 from kerncfg.compiler.reading import MAX_VALUES, Place, kind_of_key, parse, read, scalar
 from kerncfg.compiler.tree import Fault, Node, Origins
 from kerncfg.errors import ConfigError
@@ -211,3 +212,7 @@ def test_the_rest_of_a_tree_is_returned_beside_noted_faults() -> None:
 def test_what_is_no_map_is_refused_whoever_notes_faults(text: str) -> None:
     with pytest.raises(ConfigError):
         parse(text, Place("file", "x.yaml"), [])
+
+
+def test_a_complaint_without_a_place_is_not_put_down_to_the_indentation() -> None:
+    assert reading._misplaced("a: 1\n", "a: 1\n", None, "") is None

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import hydra
@@ -19,7 +20,7 @@ from omegaconf import OmegaConf
 
 from kerncfg.compiler import shared
 from kerncfg.compiler.loading import version_base
-from kerncfg.compiler.shared import HubGroups, NotShared, pinned
+from kerncfg.compiler.shared import HubGroups, NotShared, from_file, pinned
 from tests.test_configs import ADDRESS, forget
 from tests.test_configs import shared as repository
 
@@ -181,3 +182,12 @@ def test_the_places_of_a_job_are_those_with_a_commit(monkeypatch: pytest.MonkeyP
     Job.runtime = type("R", (), {"config_sources": [Source("hf", place), Source("hf", "a/b"), Source("file", "x")]})  # type: ignore[assignment]
     monkeypatch.setattr(shared, "HydraConfig", Job)
     assert shared.of_job() == ((f"hf://{place}", "1" * 40),)
+
+
+def test_the_places_of_ones_own_config_file_are_said_with_their_commits() -> None:
+    commit = "1" * 40
+    settings = SimpleNamespace(searchpath=OmegaConf.create([ADDRESS, "file:///a b"]))
+    (line,) = from_file(settings, ["kernels=x"], {ADDRESS: commit})
+    assert line.startswith("hydra.searchpath=[hf://") and commit in line and line.endswith("'file:///a b']")
+    assert from_file(settings, ["hydra.searchpath=[/a]"], {ADDRESS: commit}) == []
+    assert from_file(settings, [], {}) == []
