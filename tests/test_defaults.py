@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from kerncfg.compiler.defaults import Choices
-from kerncfg.compiler.tree import Origin, grow
+from kerncfg.compiler.tree import grow
+from kerncfg.documents.config import Origin
 from kerncfg.errors import ConfigError
 
 
