@@ -16,7 +16,7 @@ from kerncfg.compiler.policy import HUB_OFF, trusted
 from kerncfg.compiler.resolve import OFF_SWITCH
 from kerncfg.compiler.schema import validate
 from kerncfg.documents.config import Candidate, Config, KernelRef, Row, Trust
-from kerncfg.documents.lock import Lock, Pin
+from kerncfg.documents.lock import ANEW, Lock, Pin
 from kerncfg.documents.plain import DEEP, loads
 from kerncfg.errors import ConfigError, LockError, SourceError
 from kerncfg.sources import pin
@@ -27,8 +27,6 @@ __all__ = ["FILE", "localised", "made", "read", "usual"]
 RowOfAKind = TypeVar("RowOfAKind", bound=Row)
 
 FILE = "kerncfg.lock"  # in the working directory, if no other is named
-
-_ANEW = "move it away and make it again with `kerncfg lock`"  # which keeps what a lock that is there says
 
 
 def usual(named: str | Path | None) -> Lock | None:
@@ -53,13 +51,13 @@ def read(path: str | Path) -> Lock:
     except (OSError, ValueError) as error:
         if isinstance(error, OSError):
             raise LockError(f"{path}: {error.strerror}", hint="a lock is written by `kerncfg lock`") from error
-        raise LockError(f"{path}: not JSON ({error})", hint=_ANEW) from error
+        raise LockError(f"{path}: not JSON ({error})", hint=ANEW) from error
     try:
         if isinstance(data, list) and data:
             return Lock(commits=dict(_foreign(data)))
         if not isinstance(data, dict):
             found = "an empty list" if data == [] else json.dumps(data)[:60]
-            raise LockError(f"found {found}, needed a map with `schema` and `pins`", hint=_ANEW)
+            raise LockError(f"found {found}, needed a map with `schema` and `pins`", hint=ANEW)
         if "steps" in data:
             hint = "a plan holds its commits already: fetch and apply take it without a lock"
             raise LockError("is a plan, not a lock", hint=hint)
@@ -70,11 +68,11 @@ def read(path: str | Path) -> Lock:
         first = error.issues[0]
         more = f", and {len(error.issues) - 1} more faults" if len(error.issues) > 1 else ""
         message = f"{path}: {first.path}: {first.message}{more}"
-        raise LockError(message, hint=_ANEW) from error
+        raise LockError(message, hint=ANEW) from error
     except LockError as error:
         raise LockError(f"{path}: {error.message}", hint=error.hint) from error
     except RecursionError as error:
-        raise LockError(f"{path}: {DEEP}", hint=_ANEW) from error
+        raise LockError(f"{path}: {DEEP}", hint=ANEW) from error
 
 
 def _foreign(entries: Sequence[Any]) -> Iterator[tuple[KernelRef, str]]:

@@ -17,7 +17,6 @@ import pytest
 from kerncfg.sources.environment import Settings
 from kerncfg.sources.hub import asking
 from kerncfg.sources.hub.asking import Hub, HubFault, Moved
-from tests.hub import kernels
 from tests.hub.kernels import TRUSTED
 
 if TYPE_CHECKING:
@@ -32,13 +31,6 @@ REFS = f"/api/kernels/{NORMS}/refs"
 def ends() -> Iterator[None]:
     yield
     huggingface_hub.close_session()
-
-
-@pytest.fixture
-def norms(hub: TestHub) -> Repository:
-    made = kernels.norms()
-    hub.add(made)
-    return made
 
 
 @pytest.fixture

@@ -24,13 +24,6 @@ SMALL = (
 )  # fmt: skip
 
 
-@pytest.fixture
-def norms(hub: TestHub) -> Repository:
-    made = kernels.norms()
-    hub.add(made)
-    return made
-
-
 def everywhere(name: str = f"{TRUSTED}/every") -> Repository:
     """A kernel with a build for each of five machines."""
     made = Repository(name)

@@ -28,13 +28,6 @@ NORMS = f"{TRUSTED}/norms"
 V2 = row(f"{NORMS}@v2")
 
 
-@pytest.fixture
-def norms(hub: TestHub) -> Repository:
-    made = kernels.norms()
-    hub.add(made)
-    return made
-
-
 def both_sides(reason: str) -> bool:
     """Whether a reason of the network says what was found, with its status, and what was needed."""
     return re.match(r"HTTP \d{3}: ", reason) is not None and ("needed " in reason or "; it has " in reason)

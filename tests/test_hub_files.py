@@ -36,13 +36,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def norms(hub: TestHub) -> Repository:
-    made = kernels.norms()
-    hub.add(made)
-    return made
-
-
-@pytest.fixture
 def found(norms: Repository) -> Kernel:
     return kernel(planned(row(f"{NORMS}@v1")))
 

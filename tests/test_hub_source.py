@@ -29,13 +29,6 @@ if TYPE_CHECKING:
 NORMS = f"{TRUSTED}/norms"
 
 
-@pytest.fixture
-def norms(hub: TestHub) -> Repository:
-    made = kernels.norms()
-    hub.add(made)
-    return made
-
-
 def scaled(plan: Any, name: str = "Scale") -> float:
     """What the layer of a planned kernel makes of one: it shows which code runs."""
     layer = load(kernel(plan, name), TRUST).code()

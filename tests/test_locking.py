@@ -25,13 +25,6 @@ NORMS = f"{TRUSTED}/norms"
 NONE = "inherited=none"
 
 
-@pytest.fixture
-def norms(hub: TestHub) -> Repository:
-    repository = kernels.norms()
-    hub.add(repository)
-    return repository
-
-
 def commits(lock: Lock) -> dict[str, str | None]:
     return {str(pin.ref): pin.releases[0].commit if pin.releases else None for pin in lock.hub()}
 

@@ -107,4 +107,4 @@ def test_rows_that_move_by_half_of_their_digits_do_not_count() -> None:
     assert left["ids"].tolist() == [0, 1, 0, 3] and left["loss"] == 1.0
     odd = torch.ones(3, 3, 32)
     assert without({"long": odd}, rows)["long"] is odd
-    assert list(told(own, rows)) == [f"{NOTE}1 of 6 rows of long, 1 of 8 rows of short, 1 of 4 rows of ids"]
+    assert told(rows) == f"{NOTE}1 of 6 rows of long, 1 of 8 rows of short, 1 of 4 rows of ids"

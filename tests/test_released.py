@@ -31,13 +31,6 @@ LAYERS = "build/torch-cpu/layers.py"
 
 
 @pytest.fixture
-def norms(hub: TestHub) -> Repository:
-    made = kernels.norms()
-    hub.add(made)
-    return made
-
-
-@pytest.fixture
 def proposed(norms: Repository) -> str:
     """The commit of a pull request: the builds of v1, with other code in them."""
     code = norms.find("v1").files[LAYERS].data + b"\n# proposed\n"

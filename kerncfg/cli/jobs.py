@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext, redirect_stdout
 from functools import partial
 from typing import TYPE_CHECKING
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["bench", "compare", "report", "run", "verify"]
 
-_BUT = "passed, but "
 _FEW = 3  # rows with one reason that a line names
 
 
@@ -54,9 +53,11 @@ def run(
             if outcome.error is not None:
                 click.echo(f"error: {told(outcome.error)}", err=True)
             page = (f"page: {outcome.page}",) if outcome.page else ()
-            for line in (*page, *_idle(outcome), f"{'passed' if outcome.passed else 'failed'}: {outcome.folder}"):
-                warns = line.startswith(_BUT)
-                click.echo(click.style(line, fg="yellow") if warns else line, err=as_json)
+            warnings = _nothing(outcome.unswapped, "passed, but " if outcome.passed else "")
+            warned = [click.style(line, fg="yellow") if outcome.passed else line for line in warnings]
+            end = f"{'passed' if outcome.passed else 'failed'}: {outcome.folder}"
+            for line in (*page, *warned, *_nothing(_idle(outcome)), end):
+                click.echo(line, err=as_json)
         else:
             if not as_json:
                 print_stage(outcome, stage)
@@ -120,7 +121,8 @@ def _checked(
     with redirect_stdout(sys.stderr) if as_json else nullcontext():
         show = partial(_ahead, stages=(stage,))
         outcome = check(overrides_in(words), stage, config_dir=config_dir, trust=trust, lock=lock, show=show)
-    found, passed, lines = getattr(outcome, stage), _passed(outcome, stage), list(_idle(outcome, asked="failed: "))
+    found, passed = getattr(outcome, stage), _passed(outcome, stage)
+    lines = [*_nothing(outcome.unswapped, "failed: "), *_nothing(_idle(outcome))]
     if as_json:
         said = found.to_dict()
         data({**said, "passed": passed, "notes": [*said["notes"], *lines]})
@@ -210,13 +212,15 @@ def _heading(outcome: Outcome) -> str:
     return lead + one_line(f"run {outcome.number}{of}: {' '.join(outcome.swept)}")
 
 
-def _idle(outcome: Outcome, asked: str | None = None) -> Iterator[str]:
-    """Yield a line for each reason why rows swapped nothing; `asked` leads those of the user's own that should have."""
+def _idle(outcome: Outcome) -> dict[str, str]:
+    """Return why rows swapped nothing that nobody could have expected to."""
     idle = outcome.report.idle if outcome.report else {}
-    unswapped = outcome.unswapped
-    lead = asked if asked is not None else _BUT if outcome.passed else ""
-    for reasons, first in ((unswapped, lead), ({row: why for row, why in idle.items() if row not in unswapped}, "")):
-        for reason in dict.fromkeys(reasons.values()):
-            rows = [row for row, why in reasons.items() if why == reason]
-            more = f" and {len(rows) - _FEW} more" if len(rows) > _FEW else ""
-            yield one_line(f"{first}nothing swapped: {', '.join(rows[:_FEW])}{more}: {reason}")
+    return {row: why for row, why in idle.items() if row not in outcome.unswapped}
+
+
+def _nothing(reasons: Mapping[str, str], lead: str = "") -> Iterator[str]:
+    """Yield a line for each reason why rows swapped nothing."""
+    for reason in dict.fromkeys(reasons.values()):
+        rows = [row for row, why in reasons.items() if why == reason]
+        more = f" and {len(rows) - _FEW} more" if len(rows) > _FEW else ""
+        yield one_line(f"{lead}nothing swapped: {', '.join(rows[:_FEW])}{more}: {reason}")

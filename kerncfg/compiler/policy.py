@@ -69,8 +69,9 @@ def trusted(ref: KernelRef, trust: Trust) -> str | None:
         cure = f"name it in a local file or an override, or pass trust=[{ref.place!r}]"
         return f"{ref.place} was not named by you: {cure}"
     if ref.proposed:
-        alone = f"--trust {ref.location}@{ref.revision}, or trust_remote_code: true in its row"
-        return f"{ref.location}@{ref.revision} is what anybody may propose there, needed consent to it alone: {alone}"
+        named = f"{ref.location}@{ref.revision}"
+        cure = f"--trust {named}, or trust_remote_code: true in its row"
+        return f"{named} is what anybody may propose there, needed consent to it alone: {cure}"
     publisher = ref.location.partition("/")[0]
     return (
         f"publisher {publisher} is not trusted: set trust.publishers.{publisher}=true, "
@@ -85,11 +86,13 @@ def consent(ref: KernelRef, trust: Trust) -> str | None:
     publisher = ref.location.partition("/")[0]
     if ref.framework or ref.scheme == "builtin":
         return None
-    if publisher in trust.publishers and not ref.proposed:
-        return f"trust.publishers.{publisher}"
-    for name in (ref.location,) * (not ref.proposed) + (f"{ref.location}@{ref.revision}",) * (ref.revision is not None):
-        if name in trust.repositories:
-            return f"trust.repositories.{name}"
+    if not ref.proposed:  # what anybody may propose there is covered by its own name alone
+        if publisher in trust.publishers:
+            return f"trust.publishers.{publisher}"
+        if ref.location in trust.repositories:
+            return f"trust.repositories.{ref.location}"
+    if ref.revision is not None and (named := f"{ref.location}@{ref.revision}") in trust.repositories:
+        return f"trust.repositories.{named}"
     if str(ref) in trust.references:
         return _BY_ITS_ROW
     return "trust.allow_all_kernels" if trust.allow_all_kernels else None

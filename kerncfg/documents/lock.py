@@ -22,11 +22,12 @@ from kerncfg.errors import ConfigError, LockError
 if TYPE_CHECKING:
     from kerncfg.documents.target import Target
 
-__all__ = ["SCHEMA", "Build", "File", "Lock", "Pin", "Release", "digest_of"]
+__all__ = ["ANEW", "SCHEMA", "Build", "File", "Lock", "Pin", "Release", "digest_of"]
 
 SCHEMA = 1
 
-_EDITED = "the file was edited; move it away and make it again with `kerncfg lock`"
+ANEW = "move it away and make it again with `kerncfg lock`"  # which keeps what a lock that is there says
+_EDITED = f"the file was edited; {ANEW}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -245,7 +246,7 @@ class Lock:
         if data.get("schema") != SCHEMA:
             raise LockError(
                 f"the lock has format {data.get('schema')!r}, this kerncfg reads {SCHEMA}",
-                hint="move it away and make it again with `kerncfg lock`, or use the version of kerncfg that wrote it",
+                hint=f"{ANEW}, or use the version of kerncfg that wrote it",
             )
         pins = [Pin.from_dict(ref, said) for ref, said in data["pins"].items()]
         return cls(pins={pin.ref: pin for pin in pins})

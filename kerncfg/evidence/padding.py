@@ -9,7 +9,7 @@ of its digits is not compared.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from kerncfg.applier.apply import Bindings
 
-__all__ = ["Padding", "may_pad", "moved_rows", "told", "without"]
+__all__ = ["Padding", "is_all", "may_pad", "moved_rows", "told", "without"]
 
 _ROW = 16  # below this, as in `judge`, a row says nothing about typical sizes
 _SHOWN = 4
@@ -136,11 +136,14 @@ def without(parts: Parts, rows: Rows) -> dict[str, Any]:
     }
 
 
-def told(own: Parts, rows: Rows) -> Iterator[str]:
-    """Say what is not compared, and first whether that is all there is."""
+def is_all(own: Parts, rows: Rows) -> bool:
+    """Whether these rows are all that a result has to compare."""
     floating = [place for place, part in own.items() if isinstance(part, torch.Tensor) and part.is_floating_point()]
-    if floating and all(place in rows and bool(rows[place].all()) for place in floating):
-        yield "none, all of the output is computed from padding, which is nobody's: it is not judged"
+    return bool(floating) and all(place in rows and bool(rows[place].all()) for place in floating)
+
+
+def told(rows: Rows) -> str:
+    """Say what is not compared."""
     counts = [f"{int(mine.sum())} of {mine.numel()} rows of {place}" for place, mine in rows.items()]
     more = f" and of {len(counts) - _SHOWN} more" if len(counts) > _SHOWN else ""
-    yield f"the whole model: what is computed from padding is not compared: {', '.join(counts[:_SHOWN])}{more}"
+    return f"the whole model: what is computed from padding is not compared: {', '.join(counts[:_SHOWN])}{more}"

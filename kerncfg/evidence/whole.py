@@ -26,7 +26,7 @@ from kerncfg.evidence.contents import cloned, contents, equal, foreign, one_line
 from kerncfg.evidence.judge import Difference, judge, judge_rows
 from kerncfg.evidence.keeping import undisturbed
 from kerncfg.evidence.listening import nothing_of_padding
-from kerncfg.evidence.padding import Padding, may_pad, moved_rows, told, without
+from kerncfg.evidence.padding import Padding, is_all, may_pad, moved_rows, told, without
 from kerncfg.evidence.process import process_kept
 from kerncfg.evidence.rows import Alone, Whole
 from kerncfg.evidence.widen import Wide, own_copy, widened
@@ -45,6 +45,7 @@ _SEED = 20_260_101
 # times; that of all five is in one of 300,000.
 MOVED = 4
 _RANDOM = "none, the model draws random numbers: its output is shown and not judged"
+_NOBODYS = "none, all of the output is computed from padding, which is nobody's: it is not judged"
 
 _MEASURES = ("max_abs", "max_rel", "identical", "within")
 
@@ -125,8 +126,8 @@ class _Comparison:
             self._reference = before._reference  # a model that is the same in training has the same reference
         else:
             self._reference = (_RANDOM, None) if self._draws else self._truth()
-        if self.notes and self.notes[0].startswith("none, "):
-            self._reference, self.notes = (self.notes[0], None), self.notes[1:]
+        if self._padding and is_all(self._own, self._padding):
+            self._reference = _NOBODYS, None
         found, passed = self._compared(nullcontext)
         return _row(self._mode, found, reference=self._reference[0] if found.count else "none", passed=passed)
 
@@ -144,7 +145,7 @@ class _Comparison:
             return own
         self._padding = moved_rows(own, other)
         self._disturbed = [without(other, self._padding)]  # what moves by less has that much room
-        self.notes = tuple(told(own, self._padding)) if self._padding else ()
+        self.notes = (told(self._padding),) if self._padding else ()
         return without(own, self._padding)
 
     def apart(self, row: Whole) -> Whole:

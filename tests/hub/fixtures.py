@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.hub import kernels
 from tests.hub.guard.loopback import REFUSALS
 from tests.hub.kernels import ACME, STRANGER, TRUSTED
 from tests.hub.server import Hub
+
+if TYPE_CHECKING:
+    from tests.hub.repos import Repository
 
 _ROOT = Path(__file__).parents[2]
 _GUARD = Path(__file__).with_name("guard")
@@ -83,3 +88,11 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestHub]:
         yield running
     assert not running.refused()
     assert not running.crashes
+
+
+@pytest.fixture
+def norms(hub: TestHub) -> Repository:
+    """The kernels of most tests, at the running Hub."""
+    made = kernels.norms()
+    hub.add(made)
+    return made
