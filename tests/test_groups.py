@@ -109,7 +109,7 @@ def test_one_module_is_fused_once() -> None:
     shared = Norm(8)
     model = blocks(2)
     model[0].norm = model[1].norm = shared
-    with pytest.raises(ApplyError, match=r"0\.norm as well, and a module can be fused once"):
+    with pytest.raises(ApplyError, match=r"0\.norm is a member below 0 and below 1, and a module can be fused once"):
         groups(model, BLOCKS)
 
 

@@ -84,7 +84,7 @@ APPLYING: Mapping[str, tuple[str, ...]] = {
         "of … a member is missing in …",
         "no parent has …",
         "the nearest paths are …",
-        "… is … as well, and a module can be fused once",
+        "… is a member below … and below …, and a module can be fused once",
     ),
     "fusion-conflict": (
         "… is a member of …, and … takes it by match",

@@ -192,9 +192,13 @@ def _check_apart(found: Iterable[Group]) -> None:
     seen: dict[int, str] = {}
     for group in found:
         for path, module in zip(group.paths, group.modules, strict=True):
+            below = group.parent or "the model itself"
             if id(module) in seen:
-                raise ApplyError(f"{path} is {seen[id(module)]} as well, and a module can be fused once")
-            seen[id(module)] = path
+                raise ApplyError(
+                    f"{path} is a member below {seen[id(module)]} and below {below}, and a module can be fused once",
+                    hint="name one of the places in the patterns, or give each a module of its own",
+                )
+            seen[id(module)] = below
 
 
 def inner(group: Group) -> set[int]:
