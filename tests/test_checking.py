@@ -276,3 +276,10 @@ def test_a_file_of_no_known_kind_is_told_so_beside_its_faults(tmp_path: Path) ->
 def test_of_a_document_that_is_at_fault_as_a_whole_no_row_is_judged() -> None:
     assert checking._judged([], []) == {}
     assert checking._judged({"kernels": {}}, [((), "type")]) == {}
+
+
+def test_taking_out_what_has_a_fault_comes_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, faults = {"A": {"cpu": "builtin:RMSNorm", "cdua": "x"}}, [(("A", "cdua"), "unknown")]
+    assert checking._without(rows, "kernels", faults) == {"A": {"cpu": "builtin:RMSNorm"}}
+    monkeypatch.setattr(checking, "_ROUNDS", 1)  # then nothing is judged, since nobody knows that the rest is valid
+    assert checking._without(rows, "kernels", faults) == {}
